@@ -133,20 +133,22 @@ TEST_CASE("services and their calls are all there") {
   }
 }
 
-// A change of csi.proto that no sample above touches shows here: names, numbers and types of all fields and enum
-// values, folded with FNV-1a. After a change: integration/wire/run first, then the new value.
+// A change of csi.proto that no sample above touches shows here: names, numbers and types of all fields and
+// enum values, folded with FNV-1a. After a change: integration/wire/run first, then the new value.
 TEST_CASE("fingerprint of all fields and enum values") {
   std::set<std::string> facts;
   std::set<const pb::EnumDescriptor*> enums;
   for (const auto* field : all_fields()) {
     const auto* oneof = field->containing_oneof();
-    facts.insert(field->full_name() + "=" + std::to_string(field->number()) + " " + std::to_string(field->type()) +
-                 " " + std::to_string(field->label()) + " " + (oneof != nullptr ? oneof->name() : "-"));
+    const auto shape = std::to_string(field->type()) + " " + std::to_string(field->label());
+    facts.insert(field->full_name() + "=" + std::to_string(field->number()) + " " + shape + " " +
+                 (oneof != nullptr ? oneof->name() : "-"));
     if (field->enum_type() != nullptr) enums.insert(field->enum_type());
   }
   for (const auto* type : enums) {
     for (int i = 0; i < type->value_count(); ++i) {
-      facts.insert(type->full_name() + "." + type->value(i)->name() + "=" + std::to_string(type->value(i)->number()));
+      const auto* value = type->value(i);
+      facts.insert(type->full_name() + "." + value->name() + "=" + std::to_string(value->number()));
     }
   }
   std::uint64_t hash = 14695981039346656037U;
