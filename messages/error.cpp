@@ -131,6 +131,7 @@ constexpr std::array k_table{
         {"DEPENDENCY_MISSING", Code::failed_precondition, Retry::after_fix, Severity::warning,
          "DependencyMissing"}},
     Row{Reason::conflict, {"CONFLICT", Code::aborted, Retry::backoff, Severity::debug, ""}},
+    Row{Reason::version_expired, {"VERSION_EXPIRED", Code::aborted, Retry::backoff, Severity::debug, ""}},
     Row{Reason::deletion_blocked,
         {"DELETION_BLOCKED", Code::failed_precondition, Retry::after_fix, Severity::info, "DeletionBlocked"}},
     Row{Reason::store_unavailable,

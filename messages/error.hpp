@@ -113,6 +113,7 @@ enum class Reason : std::uint8_t {
   store_not_ready,
   dependency_missing,
   conflict,
+  version_expired,
   deletion_blocked,
   store_unavailable,
 };
