@@ -29,7 +29,7 @@ struct Sample {
 #define GOLDEN(message, text, hex) {#message, text, hex},
 #define LEGACY(message, text, hex) {#message, text, hex},
 constexpr Sample k_samples[] = {
-#include "unit/messages/csi_proto_golden.inc"
+#include "csi_proto_golden.inc"
 };
 #undef GOLDEN
 #undef LEGACY
