@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "hostio/modules.hpp"
+#include "hostio/block_device.hpp"
 #include "hostio/process.hpp"
 #include "messages/ids.hpp"
 
@@ -44,8 +44,7 @@ struct LogicalVolume {
 /// An active, verified device.
 struct LvDevice {
   std::string path;
-  unsigned major = 0;
-  unsigned minor = 0;
+  DeviceNumber number;
   std::uint64_t size_bytes = 0;
 };
 
@@ -62,8 +61,8 @@ Result<std::uint64_t> round_to_extents(SizeRange range, std::uint64_t extent_byt
 /// Device-mapper name of an LV: parts joined by '-', each '-' inside a part doubled.
 std::string dm_name(const AgentVolumeId& id);
 
-/// The `--config` text for the initiator devices found under `sysfs_root`, and for a host without udevd.
-std::string lvm_config(const std::string& sysfs_root, const std::vector<std::string>& accept_devices,
+/// The `--config` text for the initiator devices found under `sysfs`, and for a host without udevd.
+std::string lvm_config(const std::string& sysfs, const std::vector<std::string>& accept_devices,
                        bool udev_running);
 
 /// Zeroes the first and the last MiB of a device; replaceable in tests.

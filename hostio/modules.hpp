@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "hostio/block_device.hpp"
 #include "hostio/process.hpp"
 
 namespace pillar::hostio {
@@ -15,24 +16,18 @@ struct HealthItem {
   std::string message;  ///< what is wrong and how to repair it; empty when ok
 };
 
-/// Where the host's trees are; tests point elsewhere.
-struct HostRoots {
-  std::string configfs = "/sys/kernel/config";
-  std::string sysfs = "/sys";
-  std::string proc = "/proc";
-  std::string dev = "/dev";
-};
-
 /// Checks the target side, loading nvmet and nvmet-tcp with modprobe when they are absent. Never mounts
 /// configfs: a missing mount is reported with its remedy. Blocking, each command bounded by `deadline`.
-std::vector<HealthItem> preflight_target(CommandRunner& runner, const HostRoots& roots, Deadline deadline);
+/// `configfs` is where configfs must be mounted ("/sys/kernel/config").
+std::vector<HealthItem> preflight_target(CommandRunner& runner, const HostRoots& roots,
+                                         const std::string& configfs, Deadline deadline);
 
 /// Checks that the LVM tools are there and that each volume group exists: one "lvm" item.
 HealthItem preflight_lvm(CommandRunner& runner, const std::vector<std::string>& volume_groups,
                          const HostRoots& roots, Deadline deadline);
 
 /// Loads `module` unless it is loaded or built in. MODULE_MISSING naming the kernel and the remedy.
-Result<void> ensure_module(CommandRunner& runner, const std::string& module, const std::string& sysfs_root,
+Result<void> ensure_module(CommandRunner& runner, const std::string& module, const HostRoots& roots,
                            Deadline deadline);
 
 }  // namespace pillar::hostio

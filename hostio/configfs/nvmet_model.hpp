@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "messages/error.hpp"
+#include "hostio/block_device.hpp"
 
 namespace pillar::hostio::nvmet {
 
@@ -20,8 +20,7 @@ inline constexpr std::uint32_t k_nsid = 1;
 /// Backing device of a namespace, with the device number it must have when it is enabled (0:0: not checked).
 struct BackingDevice {
   std::string path;
-  unsigned major = 0;
-  unsigned minor = 0;
+  DeviceNumber number;
 };
 
 /// Who may use an export. Published exports are enabled and linked to their port; unpublished ones are
