@@ -1,0 +1,53 @@
+#pragma once
+// What the three programs share: flags, logging, the metrics endpoint, signals, the order of starting and
+// stopping.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "actors/runtime/system.hpp"
+#include "csi/serve.hpp"
+#include "csi/server.hpp"
+#include "messages/error.hpp"
+
+namespace pillar::tools {
+
+/// A started program.
+class Service {
+ public:
+  virtual ~Service() = default;
+  /// The gRPC services, owned by this object.
+  virtual std::vector<grpc::Service*> grpc_services() = 0;
+  /// For /readyz; must not block.
+  virtual Result<void> ready() = 0;
+  /// Ends background work that must not outlive the actors; called after the server refuses new calls.
+  virtual void stop() = 0;
+};
+
+/// How one program differs from the others.
+struct Program {
+  std::string name;
+  std::string description;
+  std::string default_listen;   ///< gRPC endpoint(s), comma separated
+  std::string default_metrics;  ///< address:port of /metrics, /healthz, /readyz
+  std::string default_health;   ///< further address:port with the same pages, empty: none
+  /// Adds the program's own flags.
+  std::function<void(CLI::App&)> add_flags;
+  /// Starts it; an error ends the program with status 1 and its message.
+  std::function<Result<std::unique_ptr<Service>>(runtime::System&)> start;
+};
+
+/// Runs `program` until SIGTERM or SIGINT. Exit status: 0 orderly end, 1 cannot start, 2 wrong flags. Helper
+/// verbs
+/// (`--helper VERB`) are served before anything else.
+int run_program(int argc, char** argv, const Program& program);
+
+/// Counts calls and their time: pillar_csi_csi_requests_total{method,code} and ..._seconds{method} (`family`
+/// "csi"), or the same with "agent".
+csi_front::CallObserver call_metrics(std::shared_ptr<runtime::Metrics> metrics, const std::string& family);
+
+}  // namespace pillar::tools
