@@ -115,7 +115,7 @@ class Group:
             with Limit(timing.scaled(BOOT_LIMIT)):
                 self.machines.boot()
             return True
-        except registry.Skip as reason:
+        except (registry.Skip, prepare.PrepareError) as reason:
             self.report.add(case.name, "skipped", time.monotonic() - started, str(reason))
         except (Exception, CaseTimeout) as error:
             text = "booting the machines: " + failure_text(error, self.machines)
@@ -131,7 +131,7 @@ class Group:
                 self.machines.before_case()
                 case.function(self.machines)
                 self.machines.after_case()
-        except registry.Skip as reason:
+        except (registry.Skip, prepare.PrepareError) as reason:
             result, text = "skipped", str(reason)
         except CaseTimeout as error:
             result, text = "failed", f"no end after {limit:.0f} s\n" + failure_text(error, self.machines)

@@ -184,6 +184,7 @@ class Vm:
         self.port.set_data_link(False)
 
     def heal_network(self):
+        """Puts the machine back on the network under test."""
         self.port.set_data_link(True)
 
     # Programs.
