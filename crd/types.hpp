@@ -223,7 +223,7 @@ struct ProtocolStatus {
 
 // ---- PillarStorageClass ------------------------------------------------------------------------------
 
-enum class ReclaimPolicy : std::uint8_t { remove, retain };                  ///< Delete, Retain
+enum class ReclaimPolicy : std::uint8_t { remove, retain };  ///< Delete, Retain
 enum class BindingMode : std::uint8_t { immediate, wait_for_first_consumer };
 enum class FsType : std::uint8_t { ext4, xfs };
 /// "ext4", "xfs".
@@ -311,8 +311,8 @@ struct VolumeSpec {
   std::string volume_id;        ///< JSON key volumeID; pillar::VolumeId text
   std::string agent_volume_id;  ///< JSON key agentVolumeID; pillar::AgentVolumeId text
   std::string agent_ref;
-  std::string backend_type;   ///< lvm-lv, zfs-zvol
-  std::string protocol_type;  ///< nvmeof-tcp
+  std::string backend_type;         ///< lvm-lv, zfs-zvol
+  std::string protocol_type;        ///< nvmeof-tcp
   std::int64_t capacity_bytes = 0;  ///< asked for at creation
   std::optional<ClaimRef> claim_ref;
   std::optional<Resolved> resolved;
@@ -366,8 +366,8 @@ struct Formatted {
 struct VolumeStatus {
   VolumePhase phase = VolumePhase::none;
   std::optional<PartialFailure> partial_failure;
-  std::string backend_device_path;   ///< only in CreatePartial
-  std::int64_t capacity_bytes = 0;   ///< (ours) real size after rounding and expansion; 0: not created yet
+  std::string backend_device_path;  ///< only in CreatePartial
+  std::int64_t capacity_bytes = 0;  ///< (ours) real size after rounding and expansion; 0: not created yet
   std::optional<ExportInfo> export_info;
   std::optional<ExportSpec> export_spec;
   std::vector<PublishedNode> published_nodes;
