@@ -32,6 +32,8 @@ constexpr std::array k_table{
     Row{Reason::queue_full, {"QUEUE_FULL", Code::unavailable, Retry::backoff, Severity::info, ""}},
     Row{Reason::actor_restarted, {"ACTOR_RESTARTED", Code::unavailable, Retry::backoff, Severity::info, ""}},
     Row{Reason::shutting_down, {"SHUTTING_DOWN", Code::unavailable, Retry::backoff, Severity::info, ""}},
+    Row{Reason::drained, {"DRAINED", Code::unavailable, Retry::after_fix, Severity::info, ""}},
+    Row{Reason::restore_pending, {"RESTORE_PENDING", Code::unavailable, Retry::backoff, Severity::info, ""}},
     Row{Reason::internal, {"INTERNAL", Code::internal, Retry::backoff, Severity::error, "InternalError"}},
     Row{Reason::injected_fault, {"INJECTED_FAULT", Code::unavailable, Retry::backoff, Severity::info, ""}},
     Row{Reason::io_error, {"IO_ERROR", Code::internal, Retry::backoff, Severity::error, "HostIOError"}},

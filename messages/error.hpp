@@ -59,6 +59,8 @@ enum class Reason : std::uint8_t {
   queue_full,
   actor_restarted,
   shutting_down,
+  drained,
+  restore_pending,
   internal,
   injected_fault,
   // host
