@@ -42,9 +42,7 @@ struct OperationRecord {
 class [[nodiscard]] StepAwaiter {
  public:
   StepAwaiter(std::shared_ptr<detail::OperationRecord> record, std::string_view step);
-  bool await_ready() const noexcept {
-    return action_.kind == ChaosKind::none || action_.kind == ChaosKind::fail;
-  }
+  bool await_ready() const noexcept;
   void await_suspend(std::coroutine_handle<> caller);
   Result<void> await_resume();
   StepAwaiter(const StepAwaiter&) = delete;
@@ -112,15 +110,7 @@ class OperationQueue {
         std::is_invocable_r_v<Task<Result<Response>>, Fn&, OperationContext, std::shared_ptr<const Request>>,
         "fn must be callable as fn(OperationContext, std::shared_ptr<const Request>) and yield a "
         "Task<Result<Response>>");
-    Entry entry;
-    entry.operation = std::move(operation);
-    entry.deadline = call.deadline;
-    entry.refuse = [reply = call.reply](Error error) { reply(tl::unexpected(std::move(error))); };
-    auto kept = std::make_shared<Fn>(std::move(fn));
-    entry.start = [kept, request = call.request, reply = call.reply](OperationContext context) {
-      return body<Request, Response, Fn>(kept, std::move(context), request, reply);
-    };
-    enqueue(std::move(entry));
+    enqueue(make_entry(call, std::move(operation), std::move(fn)));
   }
 
   /// Work without a caller (a reconcile, a timer): `fn(OperationContext)` yields a `Task<Result<void>>`.
@@ -130,9 +120,12 @@ class OperationQueue {
     if (!has_room()) return false;
     const Call<Unit, Done> call{std::make_shared<const Unit>(), Deadline::never(), {}};
     auto kept = std::make_shared<Fn>(std::move(fn));
-    submit(call, std::move(operation), [kept](OperationContext context, std::shared_ptr<const Unit>) {
-      return background_body<Fn>(kept, std::move(context));
-    });
+    auto entry =
+        make_entry(call, std::move(operation), [kept](OperationContext context, std::shared_ptr<const Unit>) {
+          return background_body<Fn>(kept, std::move(context));
+        });
+    entry.background = true;
+    enqueue(std::move(entry));
     return true;
   }
 
@@ -152,10 +145,24 @@ class OperationQueue {
   struct Entry {
     std::string operation;
     Deadline deadline;
+    bool background = false;
     std::function<void(Error)> refuse;
     std::function<Task<Outcome>(OperationContext)> start;
   };
   struct Impl;
+
+  template <class Request, class Response, class Fn>
+  static Entry make_entry(const Call<Request, Response>& call, std::string operation, Fn fn) {
+    Entry entry;
+    entry.operation = std::move(operation);
+    entry.deadline = call.deadline;
+    entry.refuse = [reply = call.reply](Error error) { reply(tl::unexpected(std::move(error))); };
+    auto kept = std::make_shared<Fn>(std::move(fn));
+    entry.start = [kept, request = call.request, reply = call.reply](OperationContext context) {
+      return body<Request, Response, Fn>(kept, std::move(context), request, reply);
+    };
+    return entry;
+  }
 
   static Error internal_error(const OperationContext& context, std::exception_ptr what);
 

@@ -4,11 +4,13 @@
 // it holds, so a dying actor leaves nothing behind. No CAF here: the same code runs under a plain executor in
 // unit tests and simulations.
 
+#include <atomic>
 #include <coroutine>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 namespace pillar::runtime {
@@ -131,9 +133,10 @@ class Executor {
   virtual void post(std::function<void()> work) = 0;
 };
 
-/// Suspends until `start(complete)`'s callback `complete(T)` has been called, once, from any thread, then
-/// continues in `executor`. A completion that arrives after the awaiting frame was destroyed is discarded. If
-/// every copy of `complete` is destroyed uncalled the await never returns: producers must always call it.
+/// Suspends until `start(complete)`'s callback `complete(T)` has been called from any thread, then continues
+/// in `executor`. Only the first call counts. A completion that arrives after the awaiting frame was
+/// destroyed is discarded. If every copy of `complete` is destroyed uncalled, the await throws
+/// std::runtime_error.
 template <class T>
 class Async {
  public:
@@ -152,23 +155,50 @@ class Async {
   void await_suspend(std::coroutine_handle<> caller) {
     slot_ = std::make_shared<Slot>();
     slot_->waiter = caller;
-    start_([slot = slot_, executor = executor_](T value) {
-      // The slot is touched only in the executor's context; std::function wants copyable captures, hence the
-      // box.
-      auto box = std::make_shared<T>(std::move(value));
-      executor->post([slot, box] {
-        if (!slot->waiter) return;
-        slot->value.emplace(std::move(*box));
-        std::exchange(slot->waiter, {}).resume();
-      });
-    });
+    auto completion = std::make_shared<Completion>(executor_, slot_);
+    try {
+      start_([completion](T value) { completion->finish(std::move(value)); });
+    } catch (...) {
+      slot_->waiter = {};  // the exception continues in the awaiting coroutine
+      throw;
+    }
   }
-  T await_resume() { return std::move(*slot_->value); }
+  T await_resume() {
+    if (!slot_->value) throw std::runtime_error("an awaited completion was dropped");
+    return std::move(*slot_->value);
+  }
 
  private:
+  /// Touched only in the executor's context.
   struct Slot {
     std::optional<T> value;
     std::coroutine_handle<> waiter;
+    void resume() {
+      if (waiter) std::exchange(waiter, {}).resume();
+    }
+  };
+  /// The producer's end.
+  struct Completion {
+    Completion(std::shared_ptr<Executor> target, std::shared_ptr<Slot> into)
+        : executor(std::move(target)), slot(std::move(into)) {}
+    Completion(const Completion&) = delete;
+    Completion& operator=(const Completion&) = delete;
+    ~Completion() {
+      if (!finished.exchange(true)) executor->post([into = slot] { into->resume(); });
+    }
+    void finish(T value) {
+      if (finished.exchange(true)) return;
+      // std::function wants copyable captures, hence the box.
+      auto box = std::make_shared<T>(std::move(value));
+      executor->post([into = slot, box] {
+        if (!into->waiter) return;
+        into->value.emplace(std::move(*box));
+        into->resume();
+      });
+    }
+    const std::shared_ptr<Executor> executor;
+    const std::shared_ptr<Slot> slot;
+    std::atomic<bool> finished{false};
   };
   std::shared_ptr<Executor> executor_;
   Start start_;
