@@ -51,9 +51,8 @@ Result<std::string> block_device_name(const HostRoots& roots, DeviceNumber numbe
 /// DEVICE_MISMATCH when it is no block device.
 Result<DeviceNumber> device_number_of_node(const std::string& path);
 
-/// Removes every page of the device from the page cache and sets or clears the device's read-only flag
-/// (BLKROSET); used so that a read-only publication holds for raw block access too (reported-faults row H03).
-/// Opens the device, so run it through the helper (hostio/host_helpers.hpp).
+/// Sets or clears the device's read-only flag (BLKROSET), so that a read-only publication holds for raw block
+/// access too (reported-faults row H03). Opens the device, so it can hang: filesystem.hpp has the helper form.
 Result<void> set_block_device_read_only(const std::string& path, DeviceNumber expected, bool read_only);
 
 /// A descriptor that closes itself.

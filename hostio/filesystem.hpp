@@ -9,6 +9,7 @@
 #include "hostio/block_device.hpp"
 #include "hostio/host_helpers.hpp"
 #include "hostio/mounts.hpp"
+#include "hostio/process.hpp"
 #include "messages/deadline.hpp"
 #include "messages/error.hpp"
 
@@ -39,7 +40,7 @@ Result<std::vector<std::string>> mkfs_argv(std::string_view fs_type, const std::
 
 /// Runs mkfs. The caller has decided that the device is blank (decide_format). Blocking pool; kills at the
 /// deadline.
-Result<void> make_filesystem(std::string_view fs_type, const std::vector<std::string>& options,
+Result<void> make_filesystem(CommandRunner& runner, std::string_view fs_type, const std::vector<std::string>& options,
                              const std::string& node, Deadline deadline);
 
 /// What a check found.
@@ -51,12 +52,13 @@ Result<FsckOutcome> fsck_outcome(int exit_code, std::string_view node, std::stri
 
 /// Preen check before a read-write mount: e2fsck -p for ext4; xfs replays its own log at mount, so nothing is
 /// done (row G10).
-Result<FsckOutcome> check_filesystem(std::string_view fs_type, const std::string& node, Deadline deadline);
+Result<FsckOutcome> check_filesystem(CommandRunner& runner, std::string_view fs_type, const std::string& node,
+                                     Deadline deadline);
 
 /// Grows the mounted filesystem to its device (row L03: already at size is fine). resize2fs takes the node,
 /// xfs_growfs the mount point.
-Result<void> grow_filesystem(std::string_view fs_type, const std::string& node, const std::string& mount_point,
-                             Deadline deadline);
+Result<void> grow_filesystem(CommandRunner& runner, std::string_view fs_type, const std::string& node,
+                             const std::string& mount_point, Deadline deadline);
 
 /// statfs numbers.
 struct FilesystemStats {

@@ -15,6 +15,8 @@
 
 namespace pillar::hostio {
 
+class HelperRunner;
+
 /// Runs one verb with its JSON input and returns its JSON answer, or the error the verb returned.
 /// COMMAND_TIMEOUT when the deadline passed; the process was killed then, and is remembered as wedged when it
 /// does not die.
@@ -30,9 +32,15 @@ struct HelperVerb {
   HelperBody body;
 };
 
-/// Every verb of this file's kind: mount, umount, statfs, syncfs, probe, open-check, write-check,
-/// device-read-only, nvme-connect, nvme-write.
+/// Every verb: mount, umount, statfs, syncfs, probe, clear-signatures, open-check, write-check, list-check,
+/// device-read-only, nvme-connect, nvme-delete.
 const std::vector<HelperVerb>& host_helper_verbs();
+
+/// Registers the verbs with helper_process.hpp; call it before run_helper_main.
+void register_host_helpers();
+
+/// A HelperCall that runs the verbs as child processes. `runner` must outlive it.
+HelperCall helper_call(HelperRunner& runner);
 
 /// Runs a verb in the calling process: for tests, and for what the helper process itself does.
 Result<nlohmann::json> run_host_verb_here(std::string_view verb, const nlohmann::json& input, Deadline deadline);

@@ -78,12 +78,16 @@ struct MountOptions {
 
 /// Splits and checks the user's mount flags (each may hold several, comma-separated; commas inside double
 /// quotes do not split). INVALID_ARGUMENT naming the flag that is unknown, has a bad value, contradicts
-/// another one, or is reserved to the driver. xfs always gets `nouuid` (row G06), every filesystem `nodev`
-/// unless the user said `dev`.
+/// another one, or is reserved to the driver. Read-only wins over a flag `rw` (row H03). xfs always gets
+/// `nouuid` (row G06).
 Result<MountOptions> parse_mount_options(std::string_view fs_type, const std::vector<std::string>& flags,
                                          bool read_only);
 
-/// What a mount(2) is asked to do.
+/// True when the mount is as `options` want it as far as mountinfo shows: read-only or not, and the per-mount
+/// attributes (row H01).
+bool mounted_as(const MountEntry& entry, const MountOptions& options);
+
+/// What a mount is asked to do.
 struct MountRequest {
   std::string device;   ///< device node
   DeviceNumber number;  ///< what the node must stand for
@@ -99,8 +103,15 @@ struct MountRequest {
 Result<void> mount_filesystem(const HelperCall& helper, const HostRoots& roots, const MountRequest& request,
                               Deadline deadline);
 
-/// Binds `source` (directory or file) to `target`, read-only when asked (bind, then remount: row H05), and
-/// verifies in mountinfo. Undone when any step fails. Propagation of the target's parent is left alone.
+/// The mount itself, in the calling process; mount_filesystem is the one to use.
+Result<void> mount_here(const MountRequest& request);
+nlohmann::json to_json(const MountRequest& request);
+MountRequest mount_request_from(const nlohmann::json& json);
+
+/// Binds the mount point `source` to the existing directory `target`, read-only when asked (bind, then remount:
+/// row H05), with `attributes` added to those of the source's mount, and verifies in mountinfo. Undone when any
+/// step fails. NOT_STAGED when `source` is no mount point (row D07), TARGET_OCCUPIED when `target` is one
+/// (row H06).
 Result<void> bind_mount(const HostRoots& roots, const std::string& source, const std::string& target,
                         bool read_only, const std::vector<std::string>& attributes = {});
 
@@ -112,7 +123,7 @@ Result<void> bind_device_node(const HostRoots& roots, const std::string& node, D
 
 /// How far an unmount got.
 enum class UnmountOutcome : std::uint8_t {
-  unmounted,  ///< no layer left at the path
+  unmounted,  ///< the layer is gone
   flushing,   ///< left mountinfo, but the kernel still waits for its device; data may not be on the medium yet
 };
 

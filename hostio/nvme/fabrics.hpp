@@ -51,8 +51,7 @@ struct FabricsReply {
 };
 std::optional<FabricsReply> parse_fabrics_reply(std::string_view text);
 
-/// The error for a refused connect, with what the errno means for NVMe/TCP and what to do (kernel-facts in
-/// docs/architecture.md). `stale`: controllers of the same NQN under another identity.
+/// The error for a refused connect: what the errno means for NVMe/TCP and what to do. `stale`: controllers of the same NQN under another identity.
 Error fabrics_connect_error(int errno_value, const FabricsTarget& target,
                             const std::vector<NvmeController>& stale);
 
@@ -84,9 +83,10 @@ class Fabrics {
   Result<void> disconnect_stale(std::string_view nqn, const HostIdentity& host, Deadline deadline) const;
 
   /// Makes every live controller of `nqn` re-read its namespaces (rows C05, L01).
-  Result<void> rescan(std::string_view nqn, Deadline deadline) const;
+  Result<void> rescan(std::string_view nqn) const;
 
-  /// Waits for the block device of `uuid` in `nqn`, with a rescan after `rescan_after` without success.
+  /// Waits for the block device of `uuid` in `nqn`; rescans when it does not come by itself (row C05). At the
+  /// deadline the error of NvmeTopology::find_namespace.
   Result<NvmeNamespace> wait_for_namespace(std::string_view nqn, std::string_view uuid, Deadline deadline) const;
 
   /// Waits until the namespace is at least `bytes` long, rescanning (row L01). RESIZE_PENDING at the deadline.
@@ -98,11 +98,9 @@ class Fabrics {
  private:
   Result<void> delete_controllers(std::string_view nqn, const std::vector<NvmeController>& which,
                                   Deadline deadline) const;
-  Result<void> write_controller(const NvmeController& controller, std::string_view attribute,
-                                std::string_view value, Deadline deadline) const;
   Result<std::optional<NvmeController>> find_session(const FabricsTarget& target) const;
-  Result<void> apply_timeouts(const NvmeController& controller, const FabricsTunables& wanted,
-                              Deadline deadline) const;
+  Result<FabricsSession> reuse(NvmeController controller, const FabricsTunables& wanted) const;
+  Result<int> write_connect(const std::string& options, Deadline deadline) const;
 
   NvmeTopology topology_;
   HelperCall helper_;

@@ -76,9 +76,9 @@ class NvmeTopology {
   /// it), DEVICE_MISMATCH when the subsystem shows only other namespaces or shows this one twice.
   Result<NvmeNamespace> find_namespace(std::string_view nqn, std::string_view uuid) const;
 
-  /// The subsystem that owns the block device, if it is an NVMe namespace; used to rebuild a lost stage record
-  /// from mountinfo (docs/fencing.md section 5).
-  Result<std::optional<NvmeSubsystem>> owner_of(DeviceNumber number) const;
+  /// NQN of the subsystem that owns the block device; nullopt when it is no NVMe namespace or is gone. Used to
+  /// rebuild a lost stage record from mountinfo (docs/fencing.md section 5).
+  std::optional<std::string> nqn_of(DeviceNumber number) const;
 
   /// Whether I/O to the namespace of `nqn` can be expected to finish: a controller of it is live.
   Result<bool> has_live_controller(std::string_view nqn) const;
@@ -87,7 +87,7 @@ class NvmeTopology {
 
  private:
   std::string class_dir() const { return roots_.sys + "/class/nvme-subsystem"; }
-  Result<NvmeSubsystem> read_subsystem(const std::string& name) const;
+  Result<std::vector<NvmeSubsystem>> read_subsystems(std::string_view only_nqn) const;
 
   HostRoots roots_;
 };
