@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "hostio/durable_file.hpp"
+
 namespace pillar::agent {
 namespace {
 
@@ -13,19 +15,9 @@ using nlohmann::json;
 
 constexpr std::string_view k_mark_suffix = ".mark";
 
-/// CRC-32C (Castagnoli, RFC 3720 appendix B.4), bit by bit: marks are a few hundred bytes.
-std::uint32_t crc32c(std::string_view text) {
-  std::uint32_t crc = 0xffffffffU;
-  for (const unsigned char byte : text) {
-    crc ^= byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1U) ^ ((crc & 1U) != 0U ? 0x82f63b78U : 0U);
-  }
-  return ~crc;
-}
-
 std::string crc_text(const json& body) {
   std::array<char, 9> text{};
-  std::snprintf(text.data(), text.size(), "%08x", crc32c(body.dump()));
+  std::snprintf(text.data(), text.size(), "%08x", hostio::crc32c(body.dump()));
   return text.data();
 }
 
@@ -132,6 +124,11 @@ Admission admit(const AgentVolumeId& volume, const std::optional<Mark>& mark, bo
   return refused(Reason::foreign_lifecycle, volume, mark,
                  position(token) + " is not the recorded life " + mark->uid +
                      "; if its record was re-created on purpose, use `pillarctl fence adopt`");
+}
+
+bool Mark::advances(const Mark& older) const {
+  if (uid == older.uid) return generation >= older.generation && state >= older.state;
+  return is_retired(*this, older.uid) && !is_retired(older, uid);
 }
 
 Mark ended(Mark mark) {

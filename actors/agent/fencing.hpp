@@ -39,6 +39,9 @@ struct Mark {
   std::vector<std::string> retired;  ///< uids of earlier lives; none of them is ever admitted again
   std::uint64_t sequence = 0;        ///< agent-wide write counter, set by the mark store
   friend bool operator==(const Mark&, const Mark&) = default;
+
+  /// True when this mark may follow `older`: same life and not backwards in it, or a life begun after it.
+  bool advances(const Mark& older) const;
 };
 
 /// Outcome of admission.
