@@ -22,6 +22,7 @@ OUT = "/run/vm/out"
 
 children = {}
 children_lock = threading.Lock()
+marks = {}
 
 
 def read_exact(sock, size):
@@ -125,6 +126,16 @@ def op_py(req, parts):
     return {"result": scope["result"]}, []
 
 
+def op_flush_kernel_log(req, parts):
+    """Returns when everything that the kernel logged before the call is in the out share."""
+    mark, seen = f"pillar-vm: mark {threading.get_ident()}", threading.Event()
+    marks[mark.encode()] = seen
+    with open("/dev/kmsg", "w") as log:
+        log.write(mark + "\n")  # without the newline the record would stay open
+    seen.wait(10)
+    return {}, []
+
+
 def pump(source, target):
     try:
         while True:
@@ -204,8 +215,12 @@ def copy_kernel_log():
                 target.write(b"--- messages lost ---\n")
                 continue
             prefix, _, text = record.partition(b";")
+            text = text.split(b"\n")[0]
+            if text in marks:
+                marks.pop(text).set()
+                continue
             stamp = int(prefix.split(b",")[2])
-            target.write(b"[%12.6f] " % (stamp / 1e6) + text.split(b"\n")[0] + b"\n")
+            target.write(b"[%12.6f] " % (stamp / 1e6) + text + b"\n")
 
 
 if __name__ == "__main__":

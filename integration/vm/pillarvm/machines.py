@@ -1,5 +1,6 @@
 """Fixtures: groups of machines that cases share. A fixture with running programs is a subclass with its own set_up."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -59,6 +60,9 @@ class Machines:
         """Lines new in the kernel logs since the last call that mean a kernel fault."""
         found = []
         for vm in self.vms.values():
+            if vm.running():
+                with contextlib.suppress(Exception):  # of a dying machine the log is read as far as it got
+                    vm.request({"op": "flush_kernel_log"})
             for log in (vm.folder / "kernel.log", vm.folder / "console.log"):
                 text = log.read_bytes() if log.exists() else b""
                 new = text[self._seen.get(log, 0):].decode(errors="replace")
@@ -79,11 +83,11 @@ class Machines:
 
 @fixture("one")
 class One(Machines):
-    """One machine, fx.vm, with a blank 4 GiB disk /dev/vda: storage and worker at once."""
-    specs = (Spec("vm", disks=(4096,), memory=1024, cpus=2),)
+    """One machine, fx.vm, storage and worker at once; blank disks /dev/vda (4 GiB) and /dev/vdb (1 GiB, scratch)."""
+    specs = (Spec("vm", disks=(4096, 1024), memory=1024, cpus=2),)
 
 
 @fixture("three")
 class Three(Machines):
-    """fx.storage with a blank 8 GiB disk /dev/vda, fx.worker_a and fx.worker_b, on one network."""
-    specs = (Spec("storage", disks=(8192,)), Spec("worker-a"), Spec("worker-b"))
+    """fx.storage with blank disks /dev/vda (8 GiB) and /dev/vdb (1 GiB, scratch), fx.worker_a and fx.worker_b."""
+    specs = (Spec("storage", disks=(8192, 1024)), Spec("worker-a"), Spec("worker-b"))

@@ -257,12 +257,14 @@ class Vm:
         """One request to the guest agent: (reply, byte strings)."""
         try:
             with socket.create_connection((self.mgmt_ip, AGENT_PORT), timeout=scaled(10)) as sock:
-                sock.settimeout(timeout + scaled(30))
+                deadline = time.monotonic() + timeout + scaled(30)
                 header = dict(header, parts=[len(part) for part in parts])
                 text = json.dumps(header).encode()
                 sock.sendall(struct.pack(">I", len(text)) + text + b"".join(parts))
-                reply = json.loads(_read_exact(sock, struct.unpack(">I", _read_exact(sock, 4))[0]))
-                bodies = [_read_exact(sock, size) for size in reply["parts"]]
+                sock.settimeout(1)
+                size, = struct.unpack(">I", self._read_exact(sock, 4, deadline))
+                reply = json.loads(self._read_exact(sock, size, deadline))
+                bodies = [self._read_exact(sock, size, deadline) for size in reply["parts"]]
         except OSError as error:
             if not self.running():
                 raise VmDied(f"{self.name} is not running (see {self.folder}/console.log)") from error
@@ -285,6 +287,20 @@ class Vm:
         except OSError:
             return False
 
+    def _read_exact(self, sock, size, deadline):
+        data = bytearray()
+        while len(data) < size:
+            try:
+                chunk = sock.recv(min(size - len(data), 1 << 20))
+            except TimeoutError:  # a dead machine does not close its connections
+                if self.running() and time.monotonic() < deadline:
+                    continue
+                raise
+            if not chunk:
+                raise ConnectionError("the guest agent closed the connection")
+            data += chunk
+        return bytes(data)
+
     def _kernel_args(self):
         agent = prepare.GUEST / "agent.py"
         return (f"{prepare.KERNEL_ARGS} pillar.name={self.name} pillar.data={self.ip} pillar.mgmt={self.mgmt_ip} "
@@ -296,16 +312,6 @@ class Vm:
     @staticmethod
     def _share(path, tag, options):
         return ["-virtfs", f"local,path={path},mount_tag={tag},security_model=none,multidevs=remap{options}"]
-
-
-def _read_exact(sock, size):
-    data = bytearray()
-    while len(data) < size:
-        chunk = sock.recv(min(size - len(data), 1 << 20))
-        if not chunk:
-            raise ConnectionError("the guest agent closed the connection")
-        data += chunk
-    return bytes(data)
 
 
 def boot_all(vms):
