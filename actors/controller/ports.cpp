@@ -1,0 +1,77 @@
+#include "actors/controller/ports.hpp"
+
+#include "messages/ids.hpp"
+
+namespace pillar::controller {
+namespace {
+
+constexpr std::size_t k_page = 500;
+constexpr std::size_t k_max_node_id = 256;  // CSI specification, size limits
+
+// Store calls never run the coroutine on the store's thread: Async brings the answer into the executor.
+template <class T>
+Task<Result<T>> await_store(std::shared_ptr<runtime::Executor> executor,
+                            std::function<void(crd::Store::Callback<T>)> start) {
+  runtime::Async<Result<T>> waiting(std::move(executor), std::move(start));
+  co_return co_await waiting;
+}
+
+}  // namespace
+
+Result<std::string> EncodedNodeIds::initiator(const std::string& node_id) const {
+  const auto slash = node_id.find('/');
+  const std::string nqn = slash == std::string::npos ? std::string() : node_id.substr(slash + 1);
+  if (slash == 0 || node_id.size() > k_max_node_id || !is_valid_nqn(nqn))
+    return fail(Reason::not_found, "node '" + node_id.substr(0, k_max_node_id) +
+                                       "' does not exist: a node id has the form <node name>/<host NQN>, as "
+                                       "reported by NodeGetInfo of that node");
+  return nqn;
+}
+
+Task<Result<crd::Object>> get_object(Ports ports, crd::Kind kind, std::string name) {
+  return await_store<crd::Object>(ports.executor, [store = ports.store, kind, name](auto done) {
+    store->get(kind, name, std::move(done));
+  });
+}
+
+Task<Result<crd::Object>> create_object(Ports ports, crd::Object object) {
+  return await_store<crd::Object>(
+      ports.executor, [store = ports.store, object](auto done) { store->create(object, std::move(done)); });
+}
+
+Task<Result<crd::Object>> update_object(Ports ports, crd::Object object) {
+  return await_store<crd::Object>(
+      ports.executor, [store = ports.store, object](auto done) { store->update(object, std::move(done)); });
+}
+
+Task<Result<crd::Object>> update_object_status(Ports ports, crd::Object object) {
+  return await_store<crd::Object>(ports.executor, [store = ports.store, object](auto done) {
+    store->update_status(object, std::move(done));
+  });
+}
+
+Task<Result<crd::Removed>> remove_object(Ports ports, crd::Kind kind, std::string name,
+                                         crd::Preconditions preconditions) {
+  return await_store<crd::Removed>(ports.executor,
+                                   [store = ports.store, kind, name, preconditions](auto done) {
+                                     store->remove(kind, name, preconditions, std::move(done));
+                                   });
+}
+
+Task<Result<std::vector<crd::Object>>> list_objects(Ports ports, crd::Kind kind) {
+  std::vector<crd::Object> all;
+  crd::ListOptions options;
+  options.limit = k_page;
+  do {
+    auto reading = await_store<crd::Page>(ports.executor, [store = ports.store, kind, options](auto done) {
+      store->list(kind, options, std::move(done));
+    });
+    auto page = co_await std::move(reading);
+    if (!page) co_return tl::unexpected(page.error());
+    std::move(page->items.begin(), page->items.end(), std::back_inserter(all));
+    options.continue_token = page->continue_token;
+  } while (!options.continue_token.empty());
+  co_return all;
+}
+
+}  // namespace pillar::controller
