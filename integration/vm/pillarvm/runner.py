@@ -98,30 +98,36 @@ class Group:
 
     def run(self):
         try:
-            for case in self.cases:
-                if self.machines is None and not self.boot(case):
-                    continue
+            for index, case in enumerate(self.cases):
+                if self.machines is None:
+                    result, text = self.boot()
+                    if result:
+                        self.give_up(self.cases[index:], result, text)
+                        return
                 if not self.run_case(case):
                     self.close()
         finally:
             self.close()
 
-    def boot(self, case):
+    def give_up(self, cases, result, text):
+        """Machines that do not come up once are not tried again for every case."""
+        for case in cases:
+            self.report.add(case.name, result, 0, text)
+            text = text if result == "skipped" else f"the machines did not come up, see {cases[0].name}"
+
+    def boot(self):
+        """("", "") or the result for the cases that wanted these machines and why."""
         folder = self.folder / f"{self.fixture}-{next(self.boots)}"
         folder.mkdir(parents=True)
         self.machines = registry.FIXTURES[self.fixture](self.image, folder, self.build)
-        started = time.monotonic()
         try:
             with Limit(timing.scaled(BOOT_LIMIT)):
                 self.machines.boot()
-            return True
+            return "", ""
         except (registry.Skip, prepare.PrepareError) as reason:
-            self.report.add(case.name, "skipped", time.monotonic() - started, str(reason))
+            return "skipped", str(reason)
         except (Exception, CaseTimeout) as error:
-            text = "booting the machines: " + failure_text(error, self.machines)
-            self.report.add(case.name, "failed", time.monotonic() - started, text)
-        self.close()
-        return False
+            return "failed", "booting the machines: " + failure_text(error, self.machines)
 
     def run_case(self, case):
         started, limit = time.monotonic(), timing.scaled(case.timeout)
