@@ -27,9 +27,14 @@ struct BlockingPoolOptions {
 
 /// What a job is called and what it may collide with.
 struct JobOptions {
+  /// Constructors keep this from being an aggregate: g++ 12 destroys aggregate temporaries of a co_await
+  /// twice.
+  JobOptions() = default;
+  JobOptions(std::string what_, std::string key_ = {}) : what(std::move(what_)), key(std::move(key_)) {}
+
   std::string what = "host call";  ///< for error texts: "umount /var/lib/..."
-  std::string key =
-      {};  ///< while a job of this key is stuck, further ones are refused with ABORTED; empty: no limit
+  /// While a job of this key is stuck, further ones are refused with ABORTED; empty: no limit.
+  std::string key;
 };
 
 /// A bounded thread pool. Thread-safe. Its end waits for running jobs for a short time, then abandons them.
@@ -40,8 +45,9 @@ class BlockingPool {
   BlockingPool& operator=(const BlockingPool&) = delete;
   ~BlockingPool();
 
-  /// `co_await pool.run<T>(executor, deadline, fn)` runs `fn() -> Result<T>` on a worker and continues in
-  /// `executor`. Always answers:
+  /// `auto fn = [...]{...}; auto r = co_await pool.run<T>(executor, deadline, fn)` runs `fn() -> Result<T>`
+  /// on a worker and continues in `executor`. `fn` must be a named local (docs/actors.md, coroutine rules).
+  /// Always answers:
   ///  - queue full: UNAVAILABLE/QUEUE_FULL at once;
   ///  - `deadline` passes before the job started: DEADLINE_EXCEEDED, the job never runs;
   ///  - `deadline` passes while it runs: DEADLINE_EXCEEDED; the job goes on and its result is thrown away;
