@@ -2,6 +2,7 @@
 // Performs plans, one action at a time. Blocking.
 
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 

@@ -58,10 +58,11 @@ ExportPlan plan_prepare(const DesiredExport& desired, const std::optional<LiveSu
 ExportPlan plan_allow(const DesiredExport& desired, const std::string& host_nqn,
                       const std::optional<LiveSubsystem>& live);
 
-/// DenyInitiator for one of several: removes `host_nqn` and tears all sessions of the export down by unlinking
-/// and relinking its ports, so that the others come back and the denied one is refused. Recycles even when the
-/// host link is already gone. When no other host is left this is plan_close.
-ExportPlan plan_deny(const std::string& host_nqn, const LiveSubsystem& live);
+/// DenyInitiator: removes `host_nqn` and tears all sessions of the export down by unlinking and relinking its
+/// ports (desired.access.port_id when a crash left it unlinked), so that the others come back and the denied one
+/// is refused. Recycles even when the host link is already gone. When no other host is left, or any host may
+/// connect (the sessions cannot be told apart), this is plan_close.
+ExportPlan plan_deny(const DesiredExport& desired, const std::string& host_nqn, const LiveSubsystem& live);
 
 /// Ends all access: unlink from every port, remove every host, allow_any_host=0, then the barrier. The export
 /// stays configured. Access has ended only when close AND barrier have returned.
