@@ -11,14 +11,15 @@
 namespace pillar::runtime {
 
 struct MetricsHttpOptions {
-  std::string listen;  ///< "address:port"; "[v6]:port" for IPv6, ":port" for every IPv4 address
+  std::string listen;  ///< "address:port"; "[v6]:port" for IPv6, ":port" for every address of both families
   Services services = {};
-  /// Liveness and readiness: an error becomes 503 with its message. Must not block. Empty: always fine.
+  /// Liveness and readiness: an error becomes 503 with its message. Called on the endpoint's thread; must not
+  /// block. Empty: always fine.
   std::function<Result<void>()> healthy = {};
   std::function<Result<void>()> ready = {};
 };
 
-/// Serves until destroyed.
+/// Serves from a thread of its own until destroyed.
 class MetricsHttp {
  public:
   virtual ~MetricsHttp() = default;
