@@ -196,6 +196,7 @@ Result<void> StateStore::load_meta() {
         meta_.epoch = body.at("epoch").get<std::string>();
         meta_.sequence = std::max(meta_.sequence, body.at("sequence").get<std::uint64_t>());
         meta_.seeded = body.at("seeded").get<bool>();
+        meta_.drained = body.at("drained").get<bool>();
         meta_.ticks = body.at("ticks").get<std::vector<std::uint64_t>>();
       }
     } catch (const json::exception& e) {
@@ -216,6 +217,7 @@ Result<void> StateStore::write_meta(const Meta& meta) {
                                             {"epoch", meta.epoch},
                                             {"sequence", meta.sequence},
                                             {"seeded", meta.seeded},
+                                            {"drained", meta.drained},
                                             {"ticks", meta.ticks}}),
                                     0600, hook_);
 }
@@ -233,6 +235,25 @@ std::uint64_t StateStore::sequence() const {
 bool StateStore::seeded() const {
   const std::lock_guard lock(data_);
   return meta_.seeded;
+}
+
+bool StateStore::drained() const {
+  const std::lock_guard lock(data_);
+  return meta_.drained;
+}
+
+Result<void> StateStore::set_drained(bool drained) {
+  const std::lock_guard writing(writing_);
+  Meta meta;
+  {
+    const std::lock_guard lock(data_);
+    meta = meta_;
+  }
+  meta.drained = drained;
+  if (auto written = write_meta(meta); !written) return written;
+  const std::lock_guard lock(data_);
+  meta_.drained = drained;
+  return {};
 }
 
 std::size_t StateStore::corrupt_marks() const {

@@ -87,6 +87,10 @@ class StateStore {
   /// backup: unseeds. True when it did.
   bool note_known_sequence(const std::string& epoch, std::uint64_t sequence);
 
+  /// Drain is on; survives restarts.
+  bool drained() const;
+  Result<void> set_drained(bool drained);
+
   /// Advances the tombstone clock by one interval of running time.
   Result<void> tick();
   /// Forgets the tombstones of volumes absent from `listed`, the controller's complete list, once they are old
@@ -115,6 +119,7 @@ class StateStore {
     std::string epoch;
     std::uint64_t sequence = 0;
     bool seeded = false;
+    bool drained = false;
     std::vector<std::uint64_t> ticks;
   };
 

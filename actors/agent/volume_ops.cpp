@@ -379,11 +379,40 @@ Cut choose_cut(const std::string& host_nqn, const nvmet::LiveSubsystem& live,
   return listed || !confirmed ? Cut::recycle : Cut::nothing;
 }
 
-Task<Result<void>> end_access(HostPtr host, std::string nqn, nvmet::LiveSubsystem live, Cut cut,
+/// The port an export goes back to when an earlier recycling stopped between unlink and relink. None while ports are
+/// gated: then the restore links it.
+Task<Result<std::optional<std::uint16_t>>> port_of_record(HostPtr host, std::optional<ExportRecord> record) {
+  if (!record || host->gated()) co_return std::nullopt;
+  auto address = IpAddress::parse(record->bind_address);
+  if (!address) co_return std::nullopt;
+  const Endpoint endpoint{*address, record->port, record->in_capsule_data_size};
+  auto id = co_await host->port_id(endpoint);
+  if (!id) co_return tl::unexpected(id.error());
+  co_return *id;
+}
+
+Task<Result<void>> recycle_sessions(HostPtr host, nvmet::LiveSubsystem live, std::optional<ExportRecord> record,
+                                    std::string host_nqn) {
+  nvmet::DesiredExport desired;
+  desired.nqn = live.nqn;
+  bool relink = true;
+  if (live.ports.empty()) {
+    auto port = co_await port_of_record(host, record);
+    if (!port) co_return tl::unexpected(port.error());
+    relink = port->has_value();
+    desired.access.port_id = port->value_or(0);
+  }
+  nvmet::ExportPlan plan = nvmet::plan_deny(desired, host_nqn, live);
+  if (!relink) plan.open.clear();
+  co_return co_await carry_out_closing(host, live.nqn, std::move(plan));
+}
+
+Task<Result<void>> end_access(HostPtr host, nvmet::LiveSubsystem live, Cut cut, std::optional<ExportRecord> record,
                               std::string host_nqn) {
   if (cut == Cut::nothing) co_return Result<void>{};
-  nvmet::ExportPlan plan = cut == Cut::close ? nvmet::plan_close(live) : nvmet::plan_deny(host_nqn, live);
-  co_return co_await carry_out_closing(host, nqn, std::move(plan));
+  if (cut == Cut::recycle) co_return co_await recycle_sessions(host, live, record, host_nqn);
+  nvmet::ExportPlan plan = nvmet::plan_close(live);
+  co_return co_await carry_out_closing(host, live.nqn, std::move(plan));
 }
 
 /// Proves from configfs that the access is gone; the hosts that remain.
@@ -466,7 +495,7 @@ Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host, Shared<v1::
     auto record = co_await host->read_record(*volume);
     if (!record) co_return tl::unexpected(record.error());
     const Cut cut = choose_cut(who, **live, *record, admitted->before);
-    auto ended = co_await end_access(host, *nqn, **live, cut, who);
+    auto ended = co_await end_access(host, **live, cut, *record, who);
     if (!ended) co_return tl::unexpected(ended.error());
     auto rest = co_await verify_ended(host, *nqn, cut == Cut::close ? std::string() : who);
     if (!rest) co_return tl::unexpected(rest.error());
