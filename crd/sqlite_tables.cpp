@@ -1,5 +1,6 @@
 #include "crd/sqlite_tables.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include <nlohmann/json.hpp>
@@ -73,8 +74,9 @@ Result<void> prepare_schema(Database& db, bool check) {
   if (auto made = create_tables(db); !made) return made;
   if (auto ours = check_identity(db); !ours) return ours;
   if (!check) return {};
-  const auto verdict = db.query("PRAGMA quick_check(1)", When::opening);
+  auto verdict = db.query("PRAGMA quick_check(1)", When::opening);
   if (!verdict) return tl::unexpected(verdict.error());
+  std::replace(verdict->begin(), verdict->end(), '\n', ' ');
   if (*verdict != "ok")
     return not_ours(db, "is damaged (" + *verdict + "); set it aside and restore a backup");
   return {};

@@ -1,7 +1,6 @@
 #include "crd/validation.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "crd/codec.hpp"
 #include "crd/filesystem_options.hpp"
+#include "messages/access_modes.hpp"
 #include "messages/ids.hpp"
 
 namespace pillar::crd {
@@ -256,10 +256,8 @@ bool is_cidr(std::string_view text) {
 }
 
 bool is_access_mode(std::string_view text) {
-  static constexpr std::array<std::string_view, 5> k_modes{
-      "SINGLE_NODE_WRITER", "SINGLE_NODE_READER_ONLY", "SINGLE_NODE_SINGLE_WRITER",
-      "SINGLE_NODE_MULTI_WRITER", "MULTI_NODE_READER_ONLY"};
-  return std::find(k_modes.begin(), k_modes.end(), text) != k_modes.end();
+  const auto* known = find_access_mode(access_mode_from(text));
+  return known && (known->mount || known->block);
 }
 
 FieldErrors validate_metadata(const Metadata& metadata) {

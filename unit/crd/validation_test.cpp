@@ -1,0 +1,500 @@
+#include "crd/validation.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "crd/filesystem_options.hpp"
+#include "crd/settings.hpp"
+
+using namespace pillar;
+using namespace pillar::crd;
+using nlohmann::json;
+
+namespace {
+
+Object object(Kind kind, const std::string& spec, const std::string& name = "x") {
+  Object out;
+  out.kind = kind;
+  out.metadata.name = name;
+  out.spec = Doc::of(json::parse(spec));
+  return out;
+}
+
+/// Paths of the fields refused, "" when accepted.
+std::string refused(const Object& fresh, const Object* stored = nullptr) {
+  const auto admitted = admit(fresh, stored);
+  if (admitted) return "";
+  std::string out;
+  for (const auto& error : admitted.error()) {
+    CHECK_FALSE(error.problem.empty());
+    out += (out.empty() ? "" : ",") + error.path;
+  }
+  return out;
+}
+
+struct Row {
+  Kind kind;
+  const char* spec;
+  const char* refused;  ///< paths, "" accepted
+};
+
+constexpr const char* k_class_head = R"({"storeRef":"s","protocolRef":"p",)";
+
+std::string volume_spec(const std::string& more) {
+  return R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/v","agentRef":"a","backendType":"lvm-lv",)"
+         R"("protocolType":"nvmeof-tcp","capacityBytes":1)" +
+         more + "}";
+}
+
+std::string status_refused(Kind kind, const std::string& status, const std::string& stored = "{}") {
+  Object before = object(kind, "{}");
+  before.status = Doc::of(json::parse(stored));
+  Object fresh = before;
+  fresh.status = Doc::of(json::parse(status));
+  const auto admitted = admit_status(fresh, before);
+  return admitted ? "" : admitted.error().front().path;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("crd validation");
+
+TEST_CASE("every rule of a new object") {
+  const Row rows[] = {
+      // PillarAgent
+      {Kind::agent, R"({"nodeRef":{"name":"n"}})", ""},
+      {Kind::agent,
+       R"({"nodeRef":{"name":"n","addressType":"ExternalIP","addressSelector":"10.0.0.0/8","port":1}})", ""},
+      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"fd00::/8"}})", ""},
+      {Kind::agent, R"({"external":{"address":"10.0.0.1","port":9500}})", ""},
+      {Kind::agent, R"({"external":{"address":"storage.example.com","port":9500}})", ""},
+      {Kind::agent, R"({})", "spec"},
+      {Kind::agent, R"({"nodeRef":{"name":"n"},"external":{"address":"a","port":1}})", "spec"},
+      {Kind::agent, R"({"nodeRef":{"name":"N_1"}})", "spec.nodeRef.name"},
+      {Kind::agent, R"({"nodeRef":{"name":"n","addressType":"Hostname"}})", "spec.nodeRef.addressType"},
+      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"10.0.0.0/33"}})",
+       "spec.nodeRef.addressSelector"},
+      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"10.0.0.0"}})",
+       "spec.nodeRef.addressSelector"},
+      {Kind::agent, R"({"nodeRef":{"name":"n","port":0}})", "spec.nodeRef.port"},
+      {Kind::agent, R"({"nodeRef":{"name":"n","port":65536}})", "spec.nodeRef.port"},
+      {Kind::agent, R"({"external":{"address":"10.0.0.1"}})", "spec.external.port"},
+      {Kind::agent, R"({"external":{"address":"10.0.0.1:9500","port":9500}})", "spec.external.address"},
+      {Kind::agent, R"({"external":{"address":"a/b","port":9500}})", "spec.external.address"},
+      // PillarStore
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0"}}})", ""},
+      {Kind::store,
+       R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","thinPool":"tp","provisioningMode":"thin"}}})",
+       ""},
+      {Kind::store,
+       R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","parentDataset":"k8s/vols","properties":{"compression":"lz4"}}}})",
+       ""},
+      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","volumeType":"dataset"}}})", ""},
+      {Kind::store, R"({"agentRef":"a","backend":{}})", "spec.backend"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v"},"zfs":{"pool":"p"}}})",
+       "spec.backend"},
+      {Kind::store, R"({"agentRef":"A B","backend":{"lvm":{"volumeGroup":"vg0"}}})", "spec.agentRef"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"../etc"}}})",
+       "spec.backend.lvm.volumeGroup"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg/x"}}})",
+       "spec.backend.lvm.volumeGroup"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"-vg"}}})",
+       "spec.backend.lvm.volumeGroup"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","provisioningMode":"thin"}}})",
+       "spec.backend.lvm.provisioningMode"},
+      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","provisioningMode":"thick"}}})",
+       "spec.backend.lvm.provisioningMode"},
+      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","parentDataset":"../x"}}})",
+       "spec.backend.zfs.parentDataset"},
+      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","volumeType":"file"}}})",
+       "spec.backend.zfs.volumeType"},
+      {Kind::store,
+       R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"mountpoint":"/etc"}}}})",
+       "spec.backend.zfs.properties.mountpoint"},
+      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"sync":"disabled"}}}})",
+       "spec.backend.zfs.properties.sync"},
+      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"copies":2}}}})",
+       "spec.backend.zfs.properties.copies"},
+      // PillarProtocol
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{}}})", ""},
+      {Kind::protocol,
+       R"({"protocol":{"nvmeofTcp":{"maxQueueSize":16,"nrIoQueues":128,"inCapsuleDataSize":1024,"ctrlLossTmo":0,"reconnectDelay":0}}})",
+       ""},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"ctrlLossTmo":-1}}})", ""},
+      {Kind::protocol,
+       R"({"protocol":{"nvmeofTcp":{"auth":{"type":"DHCHAP","secretRef":{"name":"s","namespace":"n"}}}}})",
+       ""},
+      {Kind::protocol, R"({"protocol":{"iscsi":{"acl":true,"loginTimeout":15}}})", ""},
+      {Kind::protocol, R"({"protocol":{"nfs":{"version":"4.2"}}})", ""},
+      {Kind::protocol, R"({"protocol":{}})", "spec.protocol"},
+      {Kind::protocol, R"({})", "spec.protocol"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{},"iscsi":{}}})", "spec.protocol"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"port":0}}})", "spec.protocol.nvmeofTcp.port"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"maxQueueSize":15}}})",
+       "spec.protocol.nvmeofTcp.maxQueueSize"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"maxQueueSize":1025}}})",
+       "spec.protocol.nvmeofTcp.maxQueueSize"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"nrIoQueues":0}}})",
+       "spec.protocol.nvmeofTcp.nrIoQueues"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"nrIoQueues":129}}})",
+       "spec.protocol.nvmeofTcp.nrIoQueues"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"inCapsuleDataSize":1023}}})",
+       "spec.protocol.nvmeofTcp.inCapsuleDataSize"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"ctrlLossTmo":-2}}})",
+       "spec.protocol.nvmeofTcp.ctrlLossTmo"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"reconnectDelay":-1}}})",
+       "spec.protocol.nvmeofTcp.reconnectDelay"},
+      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"auth":{"type":"DHCHAP"}}}})",
+       "spec.protocol.nvmeofTcp.auth.secretRef"},
+      {Kind::protocol, R"({"protocol":{"iscsi":{"loginTimeout":0}}})", "spec.protocol.iscsi.loginTimeout"},
+      {Kind::protocol, R"({"protocol":{"nfs":{"version":"5"}}})", "spec.protocol.nfs.version"},
+      {Kind::protocol, R"({"protocol":{"nfs":{"squash":"x"}}})", "spec.protocol.nfs.squash"},
+      // PillarVolumeState
+      {Kind::volume,
+       R"({"volumeID":"a/b","agentVolumeID":"vg0/v","agentRef":"a","backendType":"lvm-lv","protocolType":"nvmeof-tcp"})",
+       "spec.volumeID"},
+      {Kind::volume,
+       R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/w","agentRef":"b","backendType":"zfs-zvol","protocolType":"iscsi","capacityBytes":-1})",
+       "spec.capacityBytes"},
+      {Kind::volume,
+       R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/w","agentRef":"b","backendType":"zfs-zvol","protocolType":"iscsi"})",
+       "spec.agentRef,spec.protocolType,spec.backendType,spec.agentVolumeID"},
+  };
+  for (const auto& row : rows) CHECK_MESSAGE(refused(object(row.kind, row.spec)) == row.refused, row.spec);
+}
+
+TEST_CASE("every rule of a storage class") {
+  const std::pair<const char*, const char*> rows[] = {
+      {R"("storageClass":{"name":"fast","reclaimPolicy":"Retain","volumeBindingMode":"WaitForFirstConsumer","allowVolumeExpansion":false}})",
+       ""},
+      {R"("filesystem":{"fsType":"xfs","mkfsOptions":["-i","maxpct=5","-K"],"mountOptions":["noatime","logbsize=256k"]}})",
+       ""},
+      {R"("filesystem":{"mkfsOptions":[],"mountOptions":null}})", ""},
+      {R"("overrides":{"backend":{"lvm":{"provisioningMode":"thin"}},"protocol":{"nvmeofTcp":{"maxQueueSize":32}}}})",
+       ""},
+      {R"("overrides":{"backend":{"zfs":{"properties":{"volblocksize":"16K"}}}}})", ""},
+      {R"("storageClass":{"name":"F"}})", "spec.storageClass.name"},
+      {R"("storageClass":{"reclaimPolicy":"Recycle"}})", "spec.storageClass.reclaimPolicy"},
+      {R"("storageClass":{"volumeBindingMode":"Later"}})", "spec.storageClass.volumeBindingMode"},
+      {R"("filesystem":{"fsType":"btrfs"}})", "spec.filesystem.fsType"},
+      {R"("filesystem":{"mkfsOptions":["-F"]}})", "spec.filesystem.mkfsOptions[0]"},
+      {R"("filesystem":{"mountOptions":["noatime,nobarrier"]}})", "spec.filesystem.mountOptions[0]"},
+      {R"("overrides":{"backend":{}}})", "spec.overrides.backend"},
+      {R"("overrides":{"backend":{"lvm":{"volumeGroup":"x"}}}})", "spec.overrides.backend.lvm.volumeGroup"},
+      {R"("overrides":{"protocol":{"nvmeofTcp":{"port":1}}}})", "spec.overrides.protocol.nvmeofTcp.port"},
+      {R"("overrides":{"protocol":{"nvmeofTcp":{"acl":false}}}})", "spec.overrides.protocol.nvmeofTcp.acl"},
+      {R"("overrides":{"backend":{"zfs":{"properties":{"exec":"on"}}}}})",
+       "spec.overrides.backend.zfs.properties.exec"},
+      {R"("typo":1})", "spec.typo"},
+  };
+  for (const auto& [rest, expected] : rows)
+    CHECK_MESSAGE(refused(object(Kind::storage_class, k_class_head + std::string(rest))) == expected, rest);
+  CHECK(refused(object(Kind::storage_class, R"({"storeRef":"s"})")) == "spec.protocolRef");
+}
+
+TEST_CASE("defaults are written") {
+  const auto made =
+      admit(object(Kind::storage_class, R"({"storeRef":"s","protocolRef":"p"})", "gold"), nullptr);
+  REQUIRE(made);
+  CHECK(made->spec.json() == json::parse(R"({"storeRef":"s","protocolRef":"p","filesystem":{"fsType":"ext4"},
+    "storageClass":{"name":"gold","reclaimPolicy":"Delete","volumeBindingMode":"Immediate"}})"));
+  const auto again = admit(*made, &*made);
+  REQUIRE(again);
+  CHECK(again->spec == made->spec);
+  const auto store =
+      admit(object(Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v"}}})"), nullptr);
+  CHECK(store->spec.json()["backend"]["lvm"]["provisioningMode"] == "linear");
+}
+
+TEST_CASE("immutable fields") {
+  struct Change {
+    Kind kind;
+    std::string before;
+    std::string after;
+    const char* refused;
+  };
+  const std::string lvm = R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v","thinPool":"t"}}})";
+  const std::string zfs = R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d"}}})";
+  const std::string cls = R"({"storeRef":"s","protocolRef":"p"})";
+  const std::string lvm_resolved =
+      R"(,"resolved":{"backend":{"lvm":{"volumeGroup":"vg0"}},"protocol":{"nvmeofTcp":{}}})";
+  const Change changes[] = {
+      {Kind::agent, R"({"nodeRef":{"name":"n"}})",
+       R"({"nodeRef":{"name":"n","port":9600,"addressSelector":"10.0.0.0/8"}})", ""},
+      {Kind::agent, R"({"nodeRef":{"name":"n"}})", R"({"nodeRef":{"name":"m"}})", "spec.nodeRef.name"},
+      {Kind::agent, R"({"nodeRef":{"name":"n"}})", R"({"external":{"address":"a","port":1}})", "spec"},
+      {Kind::agent, R"({"external":{"address":"a","port":1}})", R"({"external":{"address":"a","port":2}})",
+       "spec.external"},
+      {Kind::store, lvm,
+       R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v","thinPool":"t","provisioningMode":"thin"}}})",
+       ""},
+      {Kind::store, lvm, R"({"agentRef":"b","backend":{"lvm":{"volumeGroup":"v","thinPool":"t"}}})",
+       "spec.agentRef"},
+      {Kind::store, lvm, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"w","thinPool":"t"}}})",
+       "spec.backend.lvm.volumeGroup"},
+      {Kind::store, lvm, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v"}}})",
+       "spec.backend.lvm.thinPool"},
+      {Kind::store, lvm, zfs, "spec.backend"},
+      {Kind::store, zfs,
+       R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d","properties":{"copies":"2"}}}})",
+       ""},
+      {Kind::store, zfs, R"({"agentRef":"a","backend":{"zfs":{"pool":"q","parentDataset":"d"}}})",
+       "spec.backend.zfs.pool"},
+      {Kind::store, zfs, R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"e"}}})",
+       "spec.backend.zfs.parentDataset"},
+      {Kind::store, zfs,
+       R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d","volumeType":"dataset"}}})",
+       "spec.backend.zfs.volumeType"},
+      {Kind::storage_class, cls,
+       R"({"storeRef":"s","protocolRef":"p","storageClass":{"name":"x","reclaimPolicy":"Retain"}})", ""},
+      {Kind::storage_class, cls, R"({"storeRef":"t","protocolRef":"p"})", "spec.storeRef"},
+      {Kind::storage_class, cls, R"({"storeRef":"s","protocolRef":"q"})", "spec.protocolRef"},
+      {Kind::storage_class, cls, R"({"storeRef":"s","protocolRef":"p","storageClass":{"name":"other"}})",
+       "spec.storageClass.name"},
+      {Kind::volume, volume_spec(""), volume_spec(lvm_resolved + R"(,"claimRef":{"uid":"u"})"), ""},
+      {Kind::volume, volume_spec(lvm_resolved), volume_spec(""), "spec.resolved"},
+      {Kind::volume, volume_spec(lvm_resolved),
+       volume_spec(R"(,"resolved":{"backend":{"lvm":{"volumeGroup":"vg1"}},"protocol":{"nvmeofTcp":{}}})"),
+       "spec.resolved"},
+  };
+  for (const auto& change : changes) {
+    const auto stored = admit(object(change.kind, change.before), nullptr);
+    REQUIRE_MESSAGE(stored, change.before);
+    CHECK_MESSAGE(refused(object(change.kind, change.after), &*stored) == change.refused, change.after);
+  }
+}
+
+TEST_CASE("metadata rules") {
+  const auto with = [](auto change) {
+    Object out = object(Kind::agent, R"({"nodeRef":{"name":"n"}})");
+    change(out.metadata);
+    return refused(out);
+  };
+  CHECK(with([](Metadata& m) { m.labels["example.com/a"] = "b"; }) == "");
+  CHECK(with([](Metadata& m) { m.name = "../x"; }) == "metadata.name");
+  CHECK(with([](Metadata& m) { m.labels["a b"] = ""; }) == "metadata.labels[a b]");
+  CHECK(with([](Metadata& m) { m.labels["a"] = "b c"; }) == "metadata.labels.a");
+  CHECK(with([](Metadata& m) { m.annotations["big"] = std::string(1 << 20, 'x'); }) ==
+        "metadata.annotations");
+  CHECK(with([](Metadata& m) { m.finalizers = {"noprefix"}; }) == "metadata.finalizers[0]");
+  CHECK(with([](Metadata& m) { m.finalizers = {"a.b/c", "a.b/c"}; }) == "metadata.finalizers[1]");
+}
+
+TEST_CASE("status rules") {
+  CHECK(
+      status_refused(
+          Kind::agent,
+          R"({"fencing":{"epoch":"ab","sequence":3},"discoveredPools":[{"name":"vg0","type":"lvm","total":"10Gi","available":1024}]})") ==
+      "");
+  CHECK(status_refused(Kind::agent, R"({"discoveredPools":[{"name":"v","type":"lvm","total":"ten"}]})") ==
+        "status.discoveredPools[0].total");
+  CHECK(
+      status_refused(
+          Kind::protocol,
+          R"({"storageClassCount":1,"conditions":[{"type":"Ready","status":"True","reason":"Ok","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
+      "");
+  CHECK(
+      status_refused(
+          Kind::protocol,
+          R"({"conditions":[{"type":"Ready","status":"yes","reason":"Ok","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
+      "status.conditions[0].status");
+  CHECK(
+      status_refused(
+          Kind::protocol,
+          R"({"conditions":[{"type":"Ready","status":"True","reason":"not ok","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
+      "status.conditions[0].reason");
+  CHECK(
+      status_refused(
+          Kind::volume,
+          R"({"phase":"Ready","publicationGeneration":4,"publishedNodes":[{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"}]})",
+          R"({"publicationGeneration":4})") == "");
+  CHECK(status_refused(Kind::volume, R"({"publicationGeneration":3})", R"({"publicationGeneration":4})") ==
+        "status.publicationGeneration");
+  CHECK(status_refused(Kind::volume, R"({"phase":"Gone"})") == "status.phase");
+  CHECK(status_refused(Kind::volume, R"({"publishedNodes":[{"nodeID":"n","accessMode":"RWX"}]})") ==
+        "status.publishedNodes[0].accessMode");
+  CHECK(
+      status_refused(
+          Kind::volume,
+          R"({"publishedNodes":[{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"},{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"}]})") ==
+      "status.publishedNodes[1].nodeID");
+  CHECK(status_refused(Kind::volume, R"({"exportSpec":{"bindAddress":"host","port":1}})") ==
+        "status.exportSpec.bindAddress");
+  CHECK(status_refused(Kind::volume, R"({"exportSpec":{"bindAddress":"::1"}})") == "status.exportSpec.port");
+}
+
+TEST_CASE("mkfs and mount options: allowlist by flag and value form") {
+  using List = std::vector<std::string>;
+  const auto mkfs = [](FsType type, const List& list) { return check_mkfs_options(type, list, "o").size(); };
+  const auto mount = [](FsType type, const List& list) {
+    return check_mount_options(type, list, "o").size();
+  };
+  for (const auto& good :
+       {List{}, List{"-m", "0"}, List{"-m1.5"}, List{"-E", "lazy_itable_init=0,nodiscard"},
+        List{"-b", "4096", "-O", "^64bit,quota", "-L", "data"}, List{"-i", "16384", "-J", "size=64"}})
+    CHECK(mkfs(FsType::ext4, good) == 0);
+  for (const auto& bad :
+       {List{"-F"}, List{"-m"}, List{"-m", "60"}, List{"-m", "0 /dev/sda"}, List{"/dev/sda"},
+        List{"-E", "discard"}, List{"-E", "lazy_itable_init=2"}, List{"-d", "/etc"}, List{"-U", "x"},
+        List{"-O", "encrypt,"}, List{""}, List{"-L", "a b"}, List{"-b", "4096|2048"}, List{"--help"}})
+    CHECK_MESSAGE(mkfs(FsType::ext4, bad) != 0, bad.front());
+  for (const auto& good : {List{"-K"}, List{"-d", "agcount=4,su=64k,sw=2"}, List{"-m", "reflink=1,rmapbt=0"},
+                           List{"-l", "size=64m"}})
+    CHECK(mkfs(FsType::xfs, good) == 0);
+  for (const auto& bad : {List{"-f"}, List{"-d", "file"}, List{"-d", "name=/dev/sda"}, List{"-m", "crc=0"},
+                          List{"-l", "logdev=/dev/sda"}, List{"-r", "rtdev=/dev/sda"}})
+    CHECK_MESSAGE(mkfs(FsType::xfs, bad) != 0, bad.front());
+  for (const auto& good : {List{"noatime", "commit=30"},
+                           List{"context=\"system_u:object_r:svirt_t:s0:c1,c2\""}, List{"errors=remount-ro"}})
+    CHECK(mount(FsType::ext4, good) == 0);
+  for (const auto& bad : {List{"nobarrier"}, List{"barrier=0"}, List{"noatime,exec"}, List{"errors=panic"},
+                          List{"data=writeback"}, List{"bind"}, List{"context=a:b,c"}, List{"commit=x"},
+                          List{"commit"}, List{"noatime=1"}, List{"logbsize=32k"}})
+    CHECK_MESSAGE(mount(FsType::ext4, bad) == 1, bad.front());
+  CHECK(mount(FsType::xfs, {"logbsize=32k", "nouuid", "allocsize=1m"}) == 0);
+  CHECK(mount(FsType::xfs, {"norecovery"}) == 1);
+  CHECK(check_mount_options(FsType::xfs, {"norecovery"}, "o").front().problem.find("stale") !=
+        std::string::npos);
+}
+
+TEST_SUITE_END();
+
+TEST_SUITE_BEGIN("crd settings");
+
+namespace {
+
+Backend lvm_backend() {
+  Backend out;
+  out.lvm = LvmBackend{"vg0", "tp", ProvisioningMode::linear};
+  return out;
+}
+Protocol nvme_protocol() {
+  Protocol out;
+  out.nvmeof_tcp.emplace();
+  out.nvmeof_tcp->max_queue_size = 128;
+  out.nvmeof_tcp->ctrl_loss_tmo = 600;
+  return out;
+}
+SettingsLayer annotations(const std::map<std::string, std::string>& map) {
+  return layer_of_annotations(map, "PersistentVolumeClaim default/data").value();
+}
+std::string annotation_problem(const std::map<std::string, std::string>& map) {
+  const auto layer = layer_of_annotations(map, "PersistentVolumeClaim default/data");
+  if (layer) return "";
+  CHECK(layer.error().code == Code::invalid_argument);
+  CHECK(layer.error().message.find("default/data") != std::string::npos);
+  return layer.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("layers: scalars replace, maps merge, unset inherits, an empty list clears") {
+  PillarStorageClass cls;
+  cls.metadata.name = "gold";
+  cls.spec.overrides.protocol.emplace().nvmeof_tcp.emplace().max_queue_size = 64;
+  cls.spec.filesystem = {FsType::xfs, std::vector<std::string>{"-K"}, std::vector<std::string>{"noatime"}};
+  const auto pvc =
+      annotations({{"pillar-csi.bhyoo.com/backend", "lvm: {provisioningMode: thin}"},
+                   {"pillar-csi.bhyoo.com/protocol", "nvmeofTcp:\n  ctrlLossTmo: 60\n  reconnectDelay: 0\n"},
+                   {"pillar-csi.bhyoo.com/filesystem", "mountOptions: []"},
+                   {"volume.kubernetes.io/selected-node", "n"}});
+  const auto resolved = resolve(lvm_backend(), nvme_protocol(), {layer_of(cls), pvc});
+  REQUIRE_MESSAGE(resolved, (resolved ? "" : resolved.error().message));
+  CHECK(resolved->backend.lvm->provisioning_mode == ProvisioningMode::thin);
+  CHECK(resolved->protocol.nvmeof_tcp->max_queue_size == 64);
+  CHECK(resolved->protocol.nvmeof_tcp->ctrl_loss_tmo == 60);
+  CHECK_FALSE(resolved->protocol.nvmeof_tcp->reconnect_delay);
+  CHECK(resolved->protocol.nvmeof_tcp->port == 4420);
+  CHECK(resolved->filesystem == ResolvedFilesystem{FsType::xfs, {"-K"}, {}});
+  Backend zfs;
+  zfs.zfs.emplace();
+  zfs.zfs->pool = "tank";
+  zfs.zfs->properties = {{"compression", "lz4"}, {"copies", "1"}};
+  const auto merged = resolve(
+      zfs, nvme_protocol(),
+      {annotations({{"pillar-csi.bhyoo.com/backend", "zfs: {properties: {copies: \"2\", sync: always}}"}})});
+  CHECK(merged->backend.zfs->properties ==
+        std::map<std::string, std::string>{{"compression", "lz4"}, {"copies", "2"}, {"sync", "always"}});
+}
+
+TEST_CASE("annotations: structural, unknown and duplicate keys are refused by name") {
+  CHECK(
+      annotation_problem({{"pillar-csi.bhyoo.com/backend", "lvm: {volumeGroup: vg1}"}}).find("structural") !=
+      std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/backend", "zfs: {pool: x}"}}).find("zfs.pool") !=
+        std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/protocol", "nvmeofTcp: {acl: false}"}})
+            .find("nvmeofTcp.acl") != std::string::npos);
+  CHECK(
+      annotation_problem({{"pillar-csi.bhyoo.com/protocol", "nvmeofTcp: {maxQueueSize: 1, maxQueueSize: 2}"}})
+          .find("duplicate") != std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/protocol", "nvmeofTcp: {maxQueueSize: 5}"}})
+            .find("between 16 and 1024") != std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/filesystem", "fstype: xfs"}}).find("unknown field") !=
+        std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/filesystem", "- a"}}).find("must be an object") !=
+        std::string::npos);
+  CHECK(annotation_problem({{"pillar-csi.bhyoo.com/protocl", "x"}}).find("protocl") != std::string::npos);
+  CHECK(
+      annotation_problem({{"pillar-csi.bhyoo.com/backend", "{lvm: "}}).find("pillar-csi.bhyoo.com/backend") !=
+      std::string::npos);
+  CHECK(annotation_problem({{"other.io/x", "{"}}) == "");
+}
+
+TEST_CASE("the merged whole must hold: members, thin pool, options of the file system, compatibility") {
+  const auto problem = [](Backend backend, Protocol protocol, std::map<std::string, std::string> map) {
+    const auto resolved = resolve(backend, protocol, {annotations(map)});
+    return resolved ? std::string() : resolved.error().message;
+  };
+  CHECK(problem(lvm_backend(), nvme_protocol(), {{"pillar-csi.bhyoo.com/backend", "zfs: {}"}})
+            .find("store's backend is lvm") != std::string::npos);
+  CHECK(problem(lvm_backend(), nvme_protocol(), {{"pillar-csi.bhyoo.com/protocol", "iscsi: {}"}})
+            .find("nvmeof-tcp") != std::string::npos);
+  auto no_pool = lvm_backend();
+  no_pool.lvm->thin_pool.clear();
+  CHECK(problem(no_pool, nvme_protocol(), {{"pillar-csi.bhyoo.com/backend", "lvm: {provisioningMode: thin}"}})
+            .find("thinPool") != std::string::npos);
+  CHECK(problem(lvm_backend(), nvme_protocol(),
+                {{"pillar-csi.bhyoo.com/filesystem", "{fsType: xfs, mkfsOptions: [\"-m0\"]}"}})
+            .find("mkfsOptions") != std::string::npos);
+  Protocol nfs;
+  nfs.nfs.emplace();
+  const auto incompatible = resolve(lvm_backend(), nfs, {});
+  CHECK(incompatible.error().code == Code::failed_precondition);
+  Backend dataset;
+  dataset.zfs = ZfsBackend{"tank", "", ZfsVolumeType::dataset, {}};
+  CHECK_FALSE(incompatibility(dataset, nfs));
+  CHECK(incompatibility(dataset, nvme_protocol()));
+  CHECK_FALSE(incompatibility(lvm_backend(), nvme_protocol()));
+}
+
+TEST_CASE("K11: StorageClass parameters with unknown keys or values are refused by name") {
+  const auto problem = [](std::map<std::string, std::string> map) {
+    const auto parsed = parse_class_parameters(map);
+    if (!parsed) CHECK(parsed.error().code == Code::invalid_argument);
+    return parsed ? std::string() : parsed.error().message;
+  };
+  const std::string cls(k_key_storage_class);
+  CHECK(
+      problem({{cls, "gold"}, {"csi.storage.k8s.io/fstype", "xfs"}, {"csi.storage.k8s.io/pvc/name", "x"}}) ==
+      "");
+  CHECK(problem({{std::string(k_key_store_ref), "s"},
+                 {std::string(k_key_protocol_ref), "p"},
+                 {std::string(k_key_protocol), "nvmeofTcp: {nrIoQueues: 2}"}}) == "");
+  CHECK(problem({{cls, "gold"}, {"csi.storage.k8s.io/fstype", "ext5"}}).find("ext5") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {"fsType", "ext5"}}).find("\"fsType\"") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {"FSTYPE", "xfs"}}).find("\"FSTYPE\"") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {"typo", "x"}}).find("\"typo\"") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {"pillar-csi.bhyoo.com/typo", "x"}}).find("typo") != std::string::npos);
+  CHECK(problem({{cls, "with spaces"}}).find("with spaces") != std::string::npos);
+  CHECK(problem({}).find("set either") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {std::string(k_key_store_ref), "s"}}).find("set either") !=
+        std::string::npos);
+  CHECK(problem({{std::string(k_key_store_ref), "s"}}).find("set either") != std::string::npos);
+  CHECK(problem({{cls, "gold"}, {std::string(k_key_filesystem), "{fsType: ext5}"}})
+            .find("must be one of ext4, xfs") != std::string::npos);
+  CHECK(parse_class_parameters({{cls, "gold"}, {"csi.storage.k8s.io/fstype", "xfs"}}).value().fs_type ==
+        FsType::xfs);
+}
+
+TEST_SUITE_END();
