@@ -1,11 +1,9 @@
 """A storage node and two workers: who may write, what ends access, what survives reboots and kills."""
 
-import contextlib
-
 import grpc
 
 from pillarvm import kernel
-from pillarvm.csi import GIB, MIB, assert_code, assert_equal, block_cap, mount_cap
+from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
 
@@ -47,22 +45,10 @@ def allowed_hosts(fx):
     return fx.storage.listdir(f"{kernel.NVMET}/subsystems/{nqn}/allowed_hosts")
 
 
-@contextlib.contextmanager
-def published(fx, name, worker, cap, size=64 * MIB):
-    """A volume bound at TARGET of `worker`, taken down and deleted afterwards."""
-    volume = fx.create(name, size, caps=[cap])
-    context = fx.attach(volume, worker, cap)
-    fx.mount(volume, worker, context, TARGET, cap)
-    yield volume, context
-    fx.unmount(volume, worker, TARGET)
-    fx.detach(volume, worker)
-    fx.csi.delete(volume.volume_id)
-
-
 @case("cluster/exclusive", fixture="cluster", timeout=120)
 def exclusive(fx):
     """A01, B07: while worker-a holds the volume worker-b is refused by name, and the target lets only worker-a in."""
-    with published(fx, "excl", "worker-a", mount_cap()) as (volume, _):
+    with fx.published("excl", "worker-a", TARGET) as (volume, _):
         host_a = fx.worker_a.read_text("/etc/nvme/hostnqn")
         assert_code(Code.FAILED_PRECONDITION, fx.csi.publish, volume, fx.node_ids["worker-b"], match="worker-a",
                     reason="PUBLISHED_ELSEWHERE")
@@ -131,7 +117,7 @@ def partitioned(fx):
 def neighbours(fx):
     """A11, B01, D16: detaching one volume leaves the other session of the same node untouched; one identity for all."""
     cap = block_cap()
-    with published(fx, "stays", "worker-a", cap):
+    with fx.published("stays", "worker-a", TARGET, cap):
         writer = start_writer(fx.worker_a, TARGET, "neighbour-writer")
         (nqn,) = fx.sessions("worker-a")
         controllers = fx.worker_a.sh("ls -d /sys/class/nvme/nvme*")
@@ -184,7 +170,7 @@ def identity(vm):
 @case("cluster/storage-reboot", fixture="cluster", timeout=300)
 def storage_reboot(fx):
     """F01, C10, E02: the storage node loses power under load; exports come back as they were and I/O goes on."""
-    with published(fx, "reboot", "worker-a", mount_cap()):
+    with fx.published("reboot", "worker-a", TARGET):
         fx.worker_a.sh(f"echo before > {TARGET}/f; sync -f {TARGET}")
         before = identity(fx.worker_a)
         fx.storage.reboot()

@@ -11,14 +11,14 @@ TARGET = "/var/lib/kubelet/pods/p1/mount"
 
 
 def whole_life(fx, fs):
-    """Created, written, expanded online, detached, attached again with the same content, deleted."""
+    """Created, written, expanded online, detached with unsynced data (row D18), attached again with the same content, deleted."""
     cap = mount_cap(fs)
     volume = fx.create(f"life-{fs}", 512 * MIB, caps=[cap])
     assert_equal(volume.capacity_bytes, 512 * MIB, "capacity")
     context = fx.attach(volume, "vm", cap)
     fx.mount(volume, "vm", context, TARGET, cap)
     assert fs in fx.vm.sh(f"findmnt -no FSTYPE {TARGET}"), "file system type"
-    fx.vm.sh(f"head -c 8388608 /dev/urandom > {TARGET}/data; sync -f {TARGET}")
+    fx.vm.sh(f"head -c 8388608 /dev/urandom > {TARGET}/data")
     checksum = fx.vm.sh(f"sha256sum < {TARGET}/data")
 
     answer = fx.csi.expand(volume.volume_id, GIB, cap=cap)
@@ -101,7 +101,7 @@ def repeats(fx):
 
 @case("volume/access-modes", fixture="driver", timeout=120)
 def access_modes(fx):
-    """A03, A06: a second target on one node is allowed for SINGLE_NODE_WRITER and MULTI_WRITER, refused for SINGLE_WRITER."""
+    """A03: a second target on one node is allowed for SINGLE_NODE_WRITER and MULTI_WRITER, refused for SINGLE_WRITER."""
     for mode, second_allowed in (("SINGLE_NODE_WRITER", True), ("SINGLE_NODE_MULTI_WRITER", True),
                                  ("SINGLE_NODE_SINGLE_WRITER", False)):
         cap = mount_cap(mode=mode)
@@ -116,6 +116,21 @@ def access_modes(fx):
         fx.unmount(volume, "vm", TARGET)
         fx.detach(volume, "vm")
         fx.csi.delete(volume.volume_id)
+
+
+@case("volume/unsupported-modes", fixture="driver", timeout=60)
+def unsupported_modes(fx):
+    """A06: what is not advertised is refused alike by every call, mounted and as a block device."""
+    volume = fx.create("a06", 4 * MIB)
+    context = fx.csi.publish(volume, fx.node_ids["vm"])
+    for mode in ("MULTI_NODE_SINGLE_WRITER", "MULTI_NODE_MULTI_WRITER", "UNKNOWN"):
+        for cap in (mount_cap(mode=mode), block_cap(mode)):
+            assert_code(Code.INVALID_ARGUMENT, fx.create, "a06-new", 4 * MIB, caps=[cap])
+            assert not fx.csi.validate(volume, [cap]).HasField("confirmed"), f"{mode} was confirmed"
+            assert_code(Code.INVALID_ARGUMENT, fx.csi.publish, volume, fx.node_ids["vm"], cap)
+            assert_code(Code.INVALID_ARGUMENT, fx.stage, volume, "vm", context, cap)
+    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    fx.csi.delete(volume.volume_id)
 
 
 @case("volume/read-only", fixture="driver", timeout=120)

@@ -5,9 +5,10 @@ import contextlib
 import json
 import re
 
+import grpc
 import yaml
 
-from . import csi
+from . import csi, kernel
 from .machines import Machines
 from .registry import fixture
 from .timing import scaled, until
@@ -23,6 +24,13 @@ NODE_SOCKET = "/run/pillar/node.sock"
 STORE = f"sqlite://{STATE}/controller.db"
 VG = "vg0"
 CLASS = "fast"
+METRICS_PORTS = {"pillar-agent": 9501, "pillar-controller": 8080, "pillar-node": 9502}
+# What an orchestrator repeats without being asked.
+RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+_POST = """
+import urllib.request
+result = urllib.request.urlopen(urllib.request.Request(args["url"], args["body"].encode()), timeout=20).read().decode()
+"""
 # A guest without hardware virtualisation can be busy for longer than the kernel's keep-alive of 5 s.
 PROTOCOL = {"nvmeofTcp": {"port": 4420, "ctrlLossTmo": 60, "reconnectDelay": 2}}
 
@@ -72,6 +80,26 @@ class Program:
     def text(self):
         return self.process.text()
 
+    def threads(self):
+        """Threads of the process now."""
+        return int(self.vm.sh(f"sed -n 's/^Threads:[[:space:]]*//p' /proc/{self.process.pid}/status"))
+
+    def children(self):
+        """Child processes now, zombies included."""
+        return len(self.vm.sh(f"ps -o pid= --ppid {self.process.pid}", check=False).split())
+
+    # Fault injection (actors/runtime/chaos.hpp).
+
+    def chaos(self, **request):
+        """One request to the program's fault injection -> {"points": [...], "steps": {...}}."""
+        url = f"http://127.0.0.1:{METRICS_PORTS[self.name]}/chaos"
+        return json.loads(self.vm.py(_POST, url=url, body=json.dumps(request)))
+
+    def inject(self, step, action, **more):
+        """Adds a fault at `step` (<glob over actor paths>:<glob over steps>)."""
+        words = [f"step={step}", f"action={action}", *(f"{key}={value}" for key, value in more.items())]
+        self.chaos(add=",".join(words))
+
 
 class Driver(Machines):
     """storage: the machine with agent and controller; workers: the machines with pillar-node, by name."""
@@ -112,6 +140,7 @@ class Driver(Machines):
         self.storage_vm.write_file("/run/pillar/agent.yaml", yaml.safe_dump(config))
 
     def connect_clients(self):
+        """Fresh clients of all programs, waited for until ready."""
         self.csi = csi.ControllerClient(self.storage_vm.forward(CONTROLLER_SOCKET))
         self.node_csi = {name: csi.NodeClient(vm.forward(NODE_SOCKET)) for name, vm in self.workers.items()}
         for client in (self.csi, *self.node_csi.values()):
@@ -133,6 +162,41 @@ class Driver(Machines):
     def wait_class_ready(self, name=CLASS, timeout=60):
         self.pillarctl("wait", "psc", name, "--for=condition=Ready", f"--timeout={int(scaled(timeout))}s",
                        timeout=timeout + 10)
+
+    def bring_back(self, program):
+        """Starts the program if it is dead, and waits until it serves."""
+        if not program.alive():
+            program.start()
+        self.wait_served(program)
+
+    def wait_served(self, program):
+        if program is self.agent:
+            kernel.wait_listening(self.storage_vm, 9500)
+            return
+        clients = {self.controller: self.csi, **{node: self.node_csi[name] for name, node in self.nodes.items()}}
+        clients[program].wait_ready()
+
+    def crash(self, program, *flags):
+        """kill -9, start, and wait until it serves."""
+        program.restart(*flags)
+        self.wait_served(program)
+
+    def retried(self, call, *args, timeout=60, **kwargs):
+        """call(*args, **kwargs), repeated as an orchestrator does while the answer is a passing one."""
+        last = []
+
+        def attempt():
+            try:
+                return (call(*args, **kwargs),)
+            except grpc.RpcError as error:
+                if error.code() not in RETRIED:
+                    raise
+                last[:] = [f"{error.code().name}: {error.details()}"]
+                return None
+        try:
+            return until(attempt, scaled(timeout), "a repeated call succeeds", step=0.2)[0]
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last answer {last}") from None
 
     # One volume.
 
@@ -158,6 +222,34 @@ class Driver(Machines):
         """NodeUnstage and ControllerUnpublish."""
         self.node_csi[worker].unstage(volume.volume_id, self.staging(volume))
         self.csi.unpublish(volume.volume_id, self.node_ids[worker])
+
+    @contextlib.contextmanager
+    def published(self, name, worker, target, cap=None, size=64 * csi.MIB, cls=CLASS):
+        """(volume, publish context) of a new volume bound at `target`; taken down and deleted afterwards."""
+        volume = self.create(name, size, cls, caps=[cap or csi.mount_cap()])
+        context = self.attach(volume, worker, cap)
+        self.mount(volume, worker, context, target, cap)
+        yield volume, context
+        self.unmount(volume, worker, target)
+        self.detach(volume, worker)
+        self.csi.delete(volume.volume_id)
+
+    def stage(self, volume, worker, context, cap=None, **more):
+        """NodeStage alone, at the usual path."""
+        staging = self.staging(volume)
+        self.workers[worker].sh(f"mkdir -p {staging}")
+        self.node_csi[worker].stage(volume, context, staging, cap, **more)
+
+    def lv(self, volume):
+        """Device of the volume on the storage machine."""
+        return f"/dev/{VG}/{volume.volume_id.rsplit('/', 1)[1]}"
+
+    def nqn(self, volume):
+        return volume.volume_context["target_id"]
+
+    def device(self, volume, worker):
+        """The volume's block device on the worker, or None."""
+        return kernel.device(self.workers[worker], self.nqn(volume))
 
     def staging(self, volume):
         return "/var/lib/kubelet/staging/" + re.sub(r"[^A-Za-z0-9.-]", "_", volume.volume_id)
@@ -201,10 +293,11 @@ class Driver(Machines):
         return found
 
     def before_case(self):
-        for program in self.programs():
-            if not program.alive():
-                program.start()
-                self.connect_clients()
+        dead = [program for program in self.programs() if not program.alive()]
+        for program in dead:
+            program.start()
+        for program in dead:
+            self.wait_served(program)
 
     def after_case(self):
         left = self.leftovers()

@@ -55,6 +55,37 @@ finally:
 result = answer.split("instance=")[1].split(",")[0]
 """
 
+_UNLINK = """
+import glob, os
+result = glob.glob(f"{args['root']}/ports/*/subsystems/{args['nqn']}")
+for link in result:
+    os.unlink(link)
+"""
+
+_LINK = """
+import os
+for link in args["links"]:
+    if not os.path.lexists(link):
+        os.symlink(f"{args['root']}/subsystems/{args['nqn']}", link)
+"""
+
+_EXPORTS = """
+import os
+root, result = args["root"] + "/subsystems", {}
+linked = {nqn for port in os.listdir(args["root"] + "/ports") for nqn in os.listdir(f"{args['root']}/ports/{port}/subsystems")}
+for nqn in os.listdir(root):
+    namespaces = f"{root}/{nqn}/namespaces"
+    enabled = [open(f"{namespaces}/{one}/enable").read().strip() == "1" for one in os.listdir(namespaces)]
+    result[nqn] = {"linked": nqn in linked, "enabled": enabled, "hosts": sorted(os.listdir(f"{root}/{nqn}/allowed_hosts")),
+                   "any_host": open(f"{root}/{nqn}/attr_allow_any_host").read().strip() == "1"}
+"""
+
+_STATES = """
+import glob
+result = [open(c + "/state").read().strip() for c in glob.glob("/sys/class/nvme/nvme*")
+          if open(c + "/subsysnqn").read().strip() == args["nqn"]]
+"""
+
 _HEAD = """
 import glob, os
 result = None
@@ -84,6 +115,38 @@ def export(vm, nqn, device, address, port="4420", port_id=1, hosts=()):
 def unexport(vm, nqn):
     """Removes the subsystem, its links and ports that nothing uses any more."""
     vm.py(_UNEXPORT, root=NVMET, nqn=nqn)
+
+
+def unlink(vm, nqn):
+    """Takes the subsystem off every port: its sessions end, and no new ones come. For link()."""
+    return vm.py(_UNLINK, root=NVMET, nqn=nqn)
+
+
+def link(vm, nqn, links):
+    """Undoes unlink()."""
+    vm.py(_LINK, root=NVMET, nqn=nqn, links=links)
+
+
+def exports(vm):
+    """What the target shows: {nqn: {"linked", "enabled" (per namespace), "hosts", "any_host"}}."""
+    return vm.py(_EXPORTS, root=NVMET)
+
+
+def states(vm, nqn):
+    """States of the worker's controllers of the subsystem: "live", "connecting", ..."""
+    return vm.py(_STATES, nqn=nqn)
+
+
+def wait_listening(vm, port):
+    """Waits until something accepts connections at the port."""
+    probe = "import socket; socket.create_connection(('127.0.0.1', args['port']), timeout=2).close(); result = True"
+
+    def accepted():
+        try:
+            return vm.py(probe, port=port)
+        except OSError:
+            return False
+    until(accepted, scaled(30), f"{vm.name}: something listens at port {port}", step=0.2)
 
 
 def connect(vm, nqn, address, port="4420", host_nqn=HOST_NQN, host_id=HOST_ID, options="keep_alive_tmo=15"):
