@@ -84,6 +84,9 @@ class Metered : public Base, public ActorBase {
     cell()->set_kill([this] { this->quit(caf::exit_reason::kill); });
     detail::happens_before(this);
   }
+  ~Metered() override { detail::happens_after(this); }
+  Metered(const Metered&) = delete;
+  Metered& operator=(const Metered&) = delete;
 
   using Base::consume;
   using Base::enqueue;

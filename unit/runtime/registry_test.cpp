@@ -192,38 +192,58 @@ TEST_CASE("registry: shutdown with calls in flight answers them all") {
   CHECK(future.get().error().code == Code::unavailable);
 }
 
-TEST_CASE("registry: passivation and crash storm: every call is answered, never two actors of one key") {
+namespace {
+
+/// Calls from several threads to random keys while actors are passivated every few milliseconds. `crashes` of
+/// 1000 calls crash the actor in its handler, as many kill it in the middle of an operation. Yields how many
+/// calls were answered with a value; checks everything that must hold in any case.
+int storm(unsigned crashes, int& calls) {
   constexpr int k_senders = 3;
   constexpr int k_calls = 3000;
+  calls = k_senders * k_calls;
   Fixture f({.kind = "test/counter", .idle = 2ms, .backoff_first = 1ms, .backoff_max = 2ms});
   std::atomic<int> answered{0};
   std::atomic<int> counted{0};
+  const auto send = [&](unsigned seed) {
+    std::minstd_rand random(seed);
+    for (int i = 0; i < k_calls; ++i) {
+      const auto dice = random() % 1000;
+      const auto how = dice < crashes       ? Count::How::crash_handler
+                       : dice < 2 * crashes ? Count::How::die_suspended
+                       : dice < 200         ? Count::How::suspended
+                                            : Count::How::plain;
+      Reply<Counted> reply([&](const Result<Counted>& r) {
+        if (r) ++counted;
+        ++answered;
+      });
+      route(f.registry, std::to_string(random() % 64),
+            CountCall{std::make_shared<const Count>(Count{how}), Deadline::after(60s), std::move(reply)});
+      if (i % 20 == 0) std::this_thread::sleep_for(1ms);
+    }
+  };
   std::vector<std::thread> senders;
-  for (int t = 0; t < k_senders; ++t) {
-    senders.emplace_back([&, t] {
-      std::minstd_rand random(static_cast<unsigned>(t) + 1);
-      for (int i = 0; i < k_calls; ++i) {
-        const auto dice = random() % 1000;
-        const auto how = dice < 5     ? Count::How::crash_handler
-                         : dice < 10  ? Count::How::die_suspended
-                         : dice < 200 ? Count::How::suspended
-                                      : Count::How::plain;
-        route(f.registry, std::to_string(random() % 64),
-              CountCall{std::make_shared<const Count>(Count{how}), Deadline::after(60s),
-                        Reply<Counted>([&](const Result<Counted>& r) {
-                          if (r) ++counted;
-                          ++answered;
-                        })});
-        if (i % 20 == 0) std::this_thread::sleep_for(1ms);
-      }
-    });
-  }
+  for (unsigned t = 1; t <= k_senders; ++t) senders.emplace_back(send, t);
   for (auto& sender : senders) sender.join();
-  CHECK(eventually([&] { return answered == k_senders * k_calls; }));
+  CHECK(eventually([&] { return answered == calls; }));
   CHECK(f.store->overlaps == 0);
   int stored = 0;
   for (const auto& value : f.store->value) stored += value;
   CHECK(stored >= counted);
   CHECK(f.store->spawned > 64);
   CHECK(eventually([&] { return f.all_passivated(); }));
+  return counted;
+}
+
+}  // namespace
+
+TEST_CASE("registry: passivation storm: no call is lost, never two actors of one key") {
+  int calls = 0;
+  const int counted = storm(0, calls);
+  CHECK(counted == calls);
+}
+
+TEST_CASE("registry: passivation and crash storm: every call is answered, never two actors of one key") {
+  int calls = 0;
+  const int counted = storm(5, calls);
+  CHECK(counted > calls / 2);
 }

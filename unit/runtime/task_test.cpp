@@ -56,7 +56,7 @@ Task<void> sleeping(std::shared_ptr<QueueExecutor> executor) { co_await sleep_fo
 
 TEST_CASE("task: values pass through nested awaits, in loops of any length") {
   QueueExecutor executor;
-  CHECK(executor.run(sum_to(1000)) == 500500);
+  CHECK(executor.run(sum_to(20000)) == 200010000);
 }
 
 TEST_CASE("task: exceptions reach the awaiting coroutine and the driver") {
