@@ -3,6 +3,7 @@
 // and only differences that matter count (reported-faults rows K09, K10, J06).
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct CreatePlan {
   crd::VolumeSpec spec;
   std::map<std::string, std::string> origin;  ///< annotations that name store, protocol and class
   CreateWishes wishes;
+  std::optional<Error> blocked;  ///< why nothing new can be made now; a finished volume is answered all the same
 };
 
 /// Whether the record `state` is what `plan` asks for: ALREADY_EXISTS naming what differs. A record that is not

@@ -51,6 +51,7 @@ struct Ports {
   std::shared_ptr<runtime::Executor> executor;
   std::string cluster_id;
   Limits limits;
+  bool legacy_volume_condition = true;
 };
 
 // Store calls as tasks. Errors are the store's own.

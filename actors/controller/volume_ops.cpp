@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "actors/controller/plan.hpp"
 #include "actors/controller/publications.hpp"
 
 namespace pillar::controller {
@@ -594,8 +595,11 @@ Task<Result<VolumeState>> record_fence_ahead(Ports ports, VolumeState state, std
   co_return co_await std::move(writing);
 }
 
-Task<Result<csi::CreateVolumeResponse>> create_volume(OperationContext context, Ports ports,
-                                                      std::shared_ptr<const CreatePlan> plan) {
+Task<Result<csi::CreateVolumeResponse>> create_volume(
+    OperationContext context, Ports ports, std::shared_ptr<const csi::CreateVolumeRequest> request) {
+  auto planning = plan_create(ports, request);
+  const auto plan = co_await std::move(planning);
+  if (!plan) co_return tl::unexpected(plan.error());
   auto reading = get_typed<VolumeState>(ports, record_name(plan->id));
   auto known = co_await std::move(reading);
   if (!known && known.error().reason != Reason::not_found) co_return tl::unexpected(known.error());
@@ -603,6 +607,7 @@ Task<Result<csi::CreateVolumeResponse>> create_volume(OperationContext context, 
     if (auto same = check_compatible(*known, *plan); !same) co_return tl::unexpected(same.error());
     if (known->status.phase == VolumePhase::ready) co_return create_response(*known);
   }
+  if (plan->blocked) co_return tl::unexpected(*plan->blocked);
   auto lease = ports.agents->lease(plan->spec.agent_ref);
   if (!lease) co_return tl::unexpected(lease.error());
   auto claiming = claim_record(context, ports, *plan, *lease);
@@ -766,8 +771,9 @@ Task<Result<csi::ControllerGetVolumeResponse>> get_volume(
   *response.mutable_volume() = to_csi_volume(*state);
   auto& status = *response.mutable_status();
   for (const auto& entry : state->status.published_nodes) status.add_published_node_ids(entry.node_id);
-  *status.mutable_volume_condition() =
-      legacy_condition(volume_health(*state, ports.agents->problem(state->spec.agent_ref)));
+  if (ports.legacy_volume_condition)
+    *status.mutable_volume_condition() =
+        legacy_condition(volume_health(*state, ports.agents->problem(state->spec.agent_ref)));
   co_return response;
 }
 

@@ -15,10 +15,11 @@ namespace pillar::controller {
 
 using runtime::OperationContext;
 
-/// Creates the volume of `plan` or finishes what an earlier call left. A request that the agent refuses for good
-/// (no space, out of range) is undone again; everything else stays visible and resumable (row K01).
+/// Resolves the request (plan.hpp), then creates the volume or finishes what an earlier call left. A request that
+/// the agent refuses for good (no space, out of range) is undone again; everything else stays visible and resumable
+/// (row K01).
 Task<Result<csi::CreateVolumeResponse>> create_volume(OperationContext context, Ports ports,
-                                                      std::shared_ptr<const CreatePlan> plan);
+                                                      std::shared_ptr<const csi::CreateVolumeRequest> request);
 
 /// Unknown volumes are OK. STILL_PUBLISHED while a node holds it.
 Task<Result<csi::DeleteVolumeResponse>> delete_volume(OperationContext context, Ports ports,
