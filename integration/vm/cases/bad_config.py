@@ -85,8 +85,8 @@ def state_folders(fx):
     """A state folder that is in use, read-only or no folder stops the program with its path."""
     vm = fx.vm
     vm.write_file(CONFIG, GOOD)
-    refused(fx, agent_argv(fx, state=f"{STATE}/agent"), f"{STATE}/agent", "another process")
-    refused(fx, node_argv(fx, state=f"{STATE}/node"), f"{STATE}/node", "another process")
+    refused(fx, agent_argv(fx, state=f"{STATE}/agent"), f"{STATE}/agent", "in use by process")
+    refused(fx, node_argv(fx, state=f"{STATE}/node"), f"{STATE}/node", "in use by process")
     vm.sh("mkdir -p /run/ro; mount -t tmpfs -o size=64k tmpfs /run/ro; mount -o remount,ro /run/ro; touch /run/a-file")
     for argv in (agent_argv(fx, state="/run/ro"), node_argv(fx, state="/run/ro")):
         refused(fx, argv, "/run/ro")
@@ -186,19 +186,20 @@ def missing_tools(fx):
     """C09: LVM tools, configfs and the initiator's module missing: a clear refusal each, no crash, no restart needed after."""
     vm, address = fx.vm, f"{fx.vm.ip}:9500"
     agent_pid, node_pid = fx.agent.process.pid, fx.nodes["vm"].process.pid
-    vm.sh("touch /run/empty; chmod 644 /run/empty; mount --bind /run/empty $(readlink -f /usr/sbin/lvs)")
+    vm.sh("mv /usr/sbin/lvm /usr/sbin/lvm.away")
     try:
         assert_code(Code.FAILED_PRECONDITION, fx.create, "no-lvm", 4 * MIB, match="lv", reason="TOOL_MISSING")
         until(lambda: not agent_health(fx, address)["lvm"][0], scaled(30), "the agent's health names lvm")
     finally:
-        vm.sh("umount $(readlink -f /usr/sbin/lvs)")
+        vm.sh("mv /usr/sbin/lvm.away /usr/sbin/lvm")
+    fx.wait_class_ready()
     volume = fx.retried(fx.create, "tools", 16 * MIB)
 
     vm.sh("umount /sys/kernel/config")
     try:
         ok, message = agent_health(fx, address)["configfs"]
         assert not ok and "mount" in message, f"health of configfs: {message}"
-        assert_code(Code.FAILED_PRECONDITION, fx.csi.publish, volume, fx.node_ids["vm"], reason="CONFIGFS_MISSING")
+        assert_code(Code.FAILED_PRECONDITION, fx.csi.publish, volume, fx.node_ids["vm"], match="configfs")
     finally:
         vm.sh("mount -t configfs none /sys/kernel/config")
     context = fx.retried(fx.csi.publish, volume, fx.node_ids["vm"])
