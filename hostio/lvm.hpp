@@ -12,7 +12,9 @@
 // redone; an LV with that tag is never wiped again, and one without it is never handed out. The extents between are
 // not erased: a raw block user can read what a deleted volume left there.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,6 +77,9 @@ class DeviceWiper {
   virtual Result<void> zero_ends(const LvDevice& device) = 0;
 };
 
+/// Zeroes the first and the last MiB (all of it when smaller) through `fd` and syncs. `name` is for messages.
+Result<void> zero_ends(int fd, std::uint64_t size_bytes, const std::string& name);
+
 /// Writes with O_DIRECT and O_EXCL (refused with DEVICE_BUSY while anything has the device mounted or mapped),
 /// after checking that path, device number and size are the expected ones.
 class DirectWiper : public DeviceWiper {
@@ -91,6 +96,10 @@ class Lvm {
     std::vector<std::string> accept_devices = {};
     /// Bound of the wait for a device node (row F09).
     std::chrono::milliseconds node_wait{10000};
+    /// Present while udevd runs; without it LVM makes the nodes itself.
+    std::string udev_control = "/run/udev/control";
+    /// The device number of a node; replaced in tests.
+    std::function<Result<DeviceNumber>(const std::string& path)> node_number = device_number_of_node;
   };
 
   Lvm(CommandRunner& runner, DeviceWiper& wiper);
@@ -134,16 +143,21 @@ class Lvm {
   struct Row;
 
   Command command(const std::string& program, std::vector<std::string> args, Deadline deadline) const;
-  Result<std::vector<Row>> report(const std::string& target, std::vector<std::string> extra,
-                                  Deadline deadline);
+  Result<CommandResult> run(const Command& command);
+  Result<std::vector<Row>> report(std::vector<std::string> target, Deadline deadline);
   Result<std::optional<Row>> find_row(const AgentVolumeId& id, Deadline deadline);
   Result<std::optional<Row>> find_owned(const AgentVolumeId& id, const std::string& uid, Deadline deadline);
   Result<Row> require_owned(const AgentVolumeId& id, const std::string& uid, Deadline deadline);
   Result<Row> make_lv(const AgentVolumeId& id, const std::string& uid, SizeRange range, Deadline deadline);
-  Result<LvDevice> activate_row(const Row& row, Deadline deadline);
+  Result<Row> finish(const Row& row, Deadline deadline);
+  Result<Row> resume(const Row& row, Deadline deadline);
+  Result<LvDevice> activate_row(Row row, Deadline deadline);
+  Result<LvDevice> wait_for_node(const Row& row, Deadline deadline);
   Result<LvDevice> verified_device(const Row& row) const;
-  Result<void> refuse_if_used(const Row& row, Deadline deadline);
-  Error busy_error(const Row& row, const std::string& seen) const;
+  Result<void> refuse_dependents(const Row& row, Deadline deadline);
+  Result<void> refuse_users(const Row& row) const;
+  LogicalVolume volume_of(const Row& row) const;
+  bool udev_running() const;
 
   CommandRunner& runner_;
   DeviceWiper& wiper_;
