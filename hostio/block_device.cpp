@@ -23,9 +23,10 @@ std::string device_dir(const HostRoots& roots, DeviceNumber number) {
 }
 
 tl::unexpected<Error> device_gone(DeviceNumber number) {
-  return fail(Reason::device_missing, "block device " + number.str() +
-                                          " is not known to the kernel: its session has ended; stage the volume "
-                                          "again");
+  return fail(Reason::device_missing,
+              "block device " + number.str() +
+                  " is not known to the kernel: its session has ended; stage the volume "
+                  "again");
 }
 
 }  // namespace

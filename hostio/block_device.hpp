@@ -13,8 +13,8 @@
 
 namespace pillar::hostio {
 
-/// A device number. Names such as nvme0n1 are handed out again by the kernel; the number is what mountinfo and
-/// an open descriptor agree on.
+/// A device number. Names such as nvme0n1 are handed out again by the kernel; the number is what mountinfo
+/// and an open descriptor agree on.
 struct DeviceNumber {
   unsigned major = 0;
   unsigned minor = 0;
@@ -47,12 +47,13 @@ Result<bool> block_device_read_only(const HostRoots& roots, DeviceNumber number)
 /// Kernel name of the device ("nvme0n1"), from sysfs.
 Result<std::string> block_device_name(const HostRoots& roots, DeviceNumber number);
 
-/// The device number of the node at `path`: a stat of the node, no open. DEVICE_MISSING when there is no node,
-/// DEVICE_MISMATCH when it is no block device.
+/// The device number of the node at `path`: a stat of the node, no open. DEVICE_MISSING when there is no
+/// node, DEVICE_MISMATCH when it is no block device.
 Result<DeviceNumber> device_number_of_node(const std::string& path);
 
 /// Sets or clears the device's read-only flag (BLKROSET), so that a read-only publication holds for raw block
-/// access too (reported-faults row H03). Opens the device, so it can hang: filesystem.hpp has the helper form.
+/// access too (reported-faults row H03). Opens the device, so it can hang: filesystem.hpp has the helper
+/// form.
 Result<void> set_block_device_read_only(const std::string& path, DeviceNumber expected, bool read_only);
 
 /// A descriptor that closes itself.

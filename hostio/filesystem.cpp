@@ -65,15 +65,18 @@ Result<FsckOutcome> fsck_outcome(int exit_code, std::string_view node, std::stri
   constexpr int repaired_bits = 1 | 2;
   if (exit_code == 0) return FsckOutcome::clean;
   if ((exit_code & ~repaired_bits) == 0) return FsckOutcome::repaired;
-  const std::string what = "e2fsck of " + std::string(node) + " ended with " + std::to_string(exit_code) + " (" +
-                           excerpt(output) + ")";
+  const std::string what = "e2fsck of " + std::string(node) + " ended with " + std::to_string(exit_code) +
+                           " (" + excerpt(output) + ")";
   const std::map<std::string, std::string> details{{"exit_code", std::to_string(exit_code)}};
   if ((exit_code & 4) != 0)
-    return fail(Reason::filesystem_corrupt,
-                what + ": errors are left that need a decision; detach the volume, run e2fsck by hand, it is not "
-                       "mounted before",
-                details);
-  return fail(Reason::command_failed, what + ": the check could not be done, the volume is not mounted", details);
+    return fail(
+        Reason::filesystem_corrupt,
+        what +
+            ": errors are left that need a decision; detach the volume, run e2fsck by hand, it is not "
+            "mounted before",
+        details);
+  return fail(Reason::command_failed, what + ": the check could not be done, the volume is not mounted",
+              details);
 }
 
 Result<FsckOutcome> check_filesystem(CommandRunner& runner, std::string_view fs_type, const std::string& node,
@@ -87,14 +90,15 @@ Result<FsckOutcome> check_filesystem(CommandRunner& runner, std::string_view fs_
 Result<void> grow_filesystem(CommandRunner& runner, std::string_view fs_type, const std::string& node,
                              const std::string& mount_point, Deadline deadline) {
   if (auto known = check_fs_type(fs_type); !known) return known;
-  const auto result =
-      fs_type == k_fs_xfs ? run_checked(runner, command_of({"xfs_growfs", "-d", mount_point}, deadline))
+  const auto result = fs_type == k_fs_xfs
+                          ? run_checked(runner, command_of({"xfs_growfs", "-d", mount_point}, deadline))
                           : run_checked(runner, command_of({"resize2fs", node}, deadline));
   if (!result) return tl::unexpected(with_context(result.error(), "grow " + mount_point));
   return {};
 }
 
-Result<FilesystemStats> filesystem_stats(const HelperCall& helper, const std::string& path, Deadline deadline) {
+Result<FilesystemStats> filesystem_stats(const HelperCall& helper, const std::string& path,
+                                         Deadline deadline) {
   const auto answer = helper("statfs", {{"path", path}}, deadline);
   if (!answer) return tl::unexpected(with_context(answer.error(), "statistics of " + path));
   const auto number = [&](const char* key) { return answer->value(key, std::uint64_t{0}); };
@@ -126,10 +130,14 @@ Result<void> check_device_opens(const HelperCall& helper, const std::string& nod
 
 std::string_view to_string(FilesystemHealth health) {
   switch (health) {
-    case FilesystemHealth::alive: return "alive";
-    case FilesystemHealth::degraded: return "degraded";
-    case FilesystemHealth::stalled: return "stalled";
-    case FilesystemHealth::dead: break;
+    case FilesystemHealth::alive:
+      return "alive";
+    case FilesystemHealth::degraded:
+      return "degraded";
+    case FilesystemHealth::stalled:
+      return "stalled";
+    case FilesystemHealth::dead:
+      break;
   }
   return "dead";
 }
@@ -160,7 +168,8 @@ Result<FilesystemVerdict> check_filesystem_health(const HelperCall& helper, cons
   evidence.shutdown_option =
       has_mount_option(entry.fs_options, "shutdown") || has_mount_option(entry.fs_options, "emergency_ro");
   if (const auto name = block_device_name(roots, entry.device); name && entry.fs_type == k_fs_ext4)
-    evidence.recorded_errors = read_attribute_number(roots.sys + "/fs/ext4/" + *name + "/errors_count").value_or(0);
+    evidence.recorded_errors =
+        read_attribute_number(roots.sys + "/fs/ext4/" + *name + "/errors_count").value_or(0);
   auto verdict = judge_filesystem(evidence);
   if (verdict.health == FilesystemHealth::dead || verdict.health == FilesystemHealth::stalled) return verdict;
   const bool look_only = entry.read_only();

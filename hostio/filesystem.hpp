@@ -28,26 +28,27 @@ Result<void> check_fs_type(std::string_view fs_type);
 /// OUT_OF_RANGE when a volume of `bytes` is too small for `fs_type`; checked at CreateVolume and before mkfs.
 Result<void> check_fs_size(std::string_view fs_type, std::uint64_t bytes);
 
-/// The user's mkfs options against the allowlist (flag and form of its value). Each entry is one flag ("-b 4096"
-/// or "-b", "4096" in sequence). INVALID_ARGUMENT naming the entry. Returned as separate words.
+/// The user's mkfs options against the allowlist (flag and form of its value). Each entry is one flag ("-b
+/// 4096" or "-b", "4096" in sequence). INVALID_ARGUMENT naming the entry. Returned as separate words.
 Result<std::vector<std::string>> check_mkfs_options(std::string_view fs_type,
                                                     const std::vector<std::string>& options);
 
-/// The command line of mkfs: no force flag, no discard pass (row G08), lazy initialisation, the feature set of
-/// kernel 5.4 (row G13), then the checked user options, then the device.
+/// The command line of mkfs: no force flag, no discard pass (row G08), lazy initialisation, the feature set
+/// of kernel 5.4 (row G13), then the checked user options, then the device.
 Result<std::vector<std::string>> mkfs_argv(std::string_view fs_type, const std::vector<std::string>& options,
                                            const std::string& node);
 
 /// Runs mkfs. The caller has decided that the device is blank (decide_format). Blocking pool; kills at the
 /// deadline.
-Result<void> make_filesystem(CommandRunner& runner, std::string_view fs_type, const std::vector<std::string>& options,
-                             const std::string& node, Deadline deadline);
+Result<void> make_filesystem(CommandRunner& runner, std::string_view fs_type,
+                             const std::vector<std::string>& options, const std::string& node,
+                             Deadline deadline);
 
 /// What a check found.
 enum class FsckOutcome : std::uint8_t { clean, repaired };
 
-/// Meaning of e2fsck's exit code (row G11): 0 clean; 1, 2, 3 repaired; anything with bit 4 FILESYSTEM_CORRUPT;
-/// other bits COMMAND_FAILED. `output` is quoted in the message.
+/// Meaning of e2fsck's exit code (row G11): 0 clean; 1, 2, 3 repaired; anything with bit 4
+/// FILESYSTEM_CORRUPT; other bits COMMAND_FAILED. `output` is quoted in the message.
 Result<FsckOutcome> fsck_outcome(int exit_code, std::string_view node, std::string_view output);
 
 /// Preen check before a read-write mount: e2fsck -p for ext4; xfs replays its own log at mount, so nothing is
@@ -71,10 +72,11 @@ struct FilesystemStats {
 };
 
 /// In a helper process (row I01). NOT_FOUND when the path is gone, COMMAND_TIMEOUT at the deadline.
-Result<FilesystemStats> filesystem_stats(const HelperCall& helper, const std::string& path, Deadline deadline);
+Result<FilesystemStats> filesystem_stats(const HelperCall& helper, const std::string& path,
+                                         Deadline deadline);
 
-/// Flushes the filesystem at `path` to its device, in a helper process (row D18). IO_ERROR when data could not
-/// be written.
+/// Flushes the filesystem at `path` to its device, in a helper process (row D18). IO_ERROR when data could
+/// not be written.
 Result<void> sync_filesystem(const HelperCall& helper, const std::string& path, Deadline deadline);
 
 /// Sets or clears the device's read-only flag in a helper process.
@@ -99,7 +101,7 @@ struct FilesystemEvidence {
   bool device_live = true;  ///< a controller of its subsystem is live
   bool expected_read_only = false;
   bool superblock_read_only = false;
-  bool shutdown_option = false;      ///< mountinfo says "shutdown" or "emergency_ro"
+  bool shutdown_option = false;       ///< mountinfo says "shutdown" or "emergency_ro"
   std::uint64_t recorded_errors = 0;  ///< /sys/fs/ext4/<name>/errors_count
   /// Outcome of the write check: 0 worked, errno otherwise, -1 not run, -2 no answer in time.
   int write_check = -1;

@@ -117,7 +117,9 @@ int check_by_writing(const std::string& path) {
   return 0;
 }
 
-Result<json> write_check_verb(const json& input) { return errno_answer(check_by_writing(text(input, "path"))); }
+Result<json> write_check_verb(const json& input) {
+  return errno_answer(check_by_writing(text(input, "path")));
+}
 
 Result<json> list_check_verb(const json& input) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(text(input, "path").c_str()), ::closedir);

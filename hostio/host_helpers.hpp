@@ -1,7 +1,7 @@
 #pragma once
 // The verbs of the node's helper process: every kernel call that can hang for ever on a dead device runs as
-// `/proc/self/exe --helper VERB` with a deadline, so that a stuck call costs one process and never a thread of
-// the pool (reported-faults rows E07, I01, I03).
+// `/proc/self/exe --helper VERB` with a deadline, so that a stuck call costs one process and never a thread
+// of the pool (reported-faults rows E07, I01, I03).
 
 #include <functional>
 #include <string>
@@ -20,8 +20,8 @@ class HelperRunner;
 /// Runs one verb with its JSON input and returns its JSON answer, or the error the verb returned.
 /// COMMAND_TIMEOUT when the deadline passed; the process was killed then, and is remembered as wedged when it
 /// does not die.
-using HelperCall =
-    std::function<Result<nlohmann::json>(std::string_view verb, const nlohmann::json& input, Deadline deadline)>;
+using HelperCall = std::function<Result<nlohmann::json>(std::string_view verb, const nlohmann::json& input,
+                                                        Deadline deadline)>;
 
 /// The body of a verb; runs inside the helper process.
 using HelperBody = Result<nlohmann::json> (*)(const nlohmann::json& input);
@@ -43,6 +43,7 @@ void register_host_helpers();
 HelperCall helper_call(HelperRunner& runner);
 
 /// Runs a verb in the calling process: for tests, and for what the helper process itself does.
-Result<nlohmann::json> run_host_verb_here(std::string_view verb, const nlohmann::json& input, Deadline deadline);
+Result<nlohmann::json> run_host_verb_here(std::string_view verb, const nlohmann::json& input,
+                                          Deadline deadline);
 
 }  // namespace pillar::hostio

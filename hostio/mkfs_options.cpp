@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <utility>
 
 #include "hostio/filesystem.hpp"
+#include "hostio/option_values.hpp"
 #include "hostio/sysfs.hpp"
 
 namespace pillar::hostio {
@@ -99,40 +99,18 @@ struct Parsed {
   std::vector<std::string> features;
 };
 
-bool in_range(std::string_view text, std::uint64_t low, std::uint64_t high) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  return parsed.ec == std::errc() && parsed.ptr == end && value >= low && value <= high;
-}
-
-bool is_word_of(std::string_view text, std::string_view words) {
-  while (!words.empty()) {
-    const auto bar = words.find('|');
-    if (text == words.substr(0, bar)) return true;
-    words = bar == std::string_view::npos ? std::string_view() : words.substr(bar + 1);
-  }
-  return false;
-}
-
-bool is_label(std::string_view text, std::uint64_t longest) {
-  return !text.empty() && text.size() <= longest && text.front() != '-' &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-                  c == '.' || c == '-';
-         });
-}
-
 bool fits(const Rule& rule, std::string_view value) {
   switch (rule.form) {
-    case Form::number: return in_range(value, rule.low, rule.high);
-    case Form::choice: return is_word_of(value, rule.words);
-    case Form::label: return is_label(value, rule.high);
-    case Form::size: break;
+    case Form::number:
+      return is_number_in(value, rule.low, rule.high);
+    case Form::size:
+      return is_size_text(value, "kmg");
+    case Form::choice:
+      return is_one_of(value, rule.words);
+    case Form::label:
+      break;
   }
-  if (!value.empty() && std::string_view("kmg").find(value.back()) != std::string_view::npos)
-    value.remove_suffix(1);
-  return in_range(value, 1, k_any);
+  return value.size() <= rule.high && !value.starts_with('-') && is_made_of_letters_and(value, "_.-");
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -184,9 +162,8 @@ Result<Parsed> parse(std::string_view fs_type, const std::vector<std::string>& o
   const auto words = words_of(options);
   for (std::size_t i = 0; i < words.size(); i += 2) {
     const auto& flag = words[i];
-    const auto rule = std::find_if(k_rules.begin(), k_rules.end(), [&](const Rule& one) {
-      return one.fs == fs_type && one.flag == flag;
-    });
+    const auto rule = std::find_if(k_rules.begin(), k_rules.end(),
+                                   [&](const Rule& one) { return one.fs == fs_type && one.flag == flag; });
     if (rule == k_rules.end()) return refuse(fs_type, flag, "is not allowed");
     if (i + 1 == words.size()) return refuse(fs_type, flag, "has no value");
     for (const auto& item : split(words[i + 1], ','))

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 
 #include "hostio/mounts.hpp"
+#include "hostio/option_values.hpp"
 #include "hostio/sysfs.hpp"
 
 namespace pillar::hostio {
@@ -114,47 +114,22 @@ constexpr std::array k_rules{
     Rule{"noquota", "", Kind::flag, "noquota"},
 };
 
-bool is_number(std::string_view text, std::uint64_t low, std::uint64_t high) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  return parsed.ec == std::errc() && parsed.ptr == end && value >= low && value <= high;
-}
-
-bool is_size(std::string_view text) {
-  if (!text.empty() && std::string_view("kKmMgG").find(text.back()) != std::string_view::npos)
-    text.remove_suffix(1);
-  return is_number(text, 1, k_any_number);
-}
-
-bool is_choice(std::string_view text, std::string_view words) {
-  while (!words.empty()) {
-    const auto bar = words.find('|');
-    if (text == words.substr(0, bar)) return true;
-    words = bar == std::string_view::npos ? std::string_view() : words.substr(bar + 1);
-  }
-  return false;
-}
-
-bool is_label(std::string_view text) {
-  constexpr std::string_view others = "_:.,-+";
-  return !text.empty() && text.size() <= 255 && std::all_of(text.begin(), text.end(), [&](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           others.find(c) != std::string_view::npos;
-  });
-}
-
 bool takes_value(Kind kind) {
   return kind == Kind::number || kind == Kind::size || kind == Kind::choice || kind == Kind::label;
 }
 
 bool value_fits(const Rule& rule, std::string_view value) {
   switch (rule.kind) {
-    case Kind::number: return is_number(value, rule.low, rule.high);
-    case Kind::size: return is_size(value);
-    case Kind::choice: return is_choice(value, rule.words);
-    case Kind::label: return is_label(value);
-    default: return false;
+    case Kind::number:
+      return is_number_in(value, rule.low, rule.high);
+    case Kind::size:
+      return is_size_text(value, "kKmMgG");
+    case Kind::choice:
+      return is_one_of(value, rule.words);
+    case Kind::label:
+      return value.size() <= 255 && is_made_of_letters_and(value, "_:.,-+");
+    default:
+      return false;
   }
 }
 
@@ -173,7 +148,8 @@ Written split_value(std::string_view text) {
   out.has_value = true;
   out.name = std::string(text.substr(0, equals));
   auto value = text.substr(equals + 1);
-  if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
+  if (value.size() >= 2 && value.front() == '"' && value.back() == '"')
+    value = value.substr(1, value.size() - 2);
   out.value = std::string(value);
   return out;
 }
@@ -274,7 +250,8 @@ bool mounted_as(const MountEntry& entry, const MountOptions& options) {
   return std::all_of(options.attributes.begin(), options.attributes.end(), [&](const std::string& attribute) {
     // strictatime is what mountinfo shows by showing neither relatime nor noatime.
     if (attribute == "strictatime")
-      return !has_mount_option(entry.vfs_options, "relatime") && !has_mount_option(entry.vfs_options, "noatime");
+      return !has_mount_option(entry.vfs_options, "relatime") &&
+             !has_mount_option(entry.vfs_options, "noatime");
     return has_mount_option(entry.vfs_options, attribute);
   });
 }

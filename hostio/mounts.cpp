@@ -72,7 +72,8 @@ Result<MountEntry> top_layer(const HostRoots& roots, const std::string& path, st
   if (!table) return tl::unexpected(table.error());
   const auto layers = table->layers_at(path);
   if (layers.empty())
-    return fail(Reason::not_staged, std::string(what) + " " + path + " is not a mount point; stage the volume again");
+    return fail(Reason::not_staged,
+                std::string(what) + " " + path + " is not a mount point; stage the volume again");
   return layers.front();
 }
 
@@ -81,9 +82,9 @@ Result<void> refuse_occupied(const HostRoots& roots, const std::string& target) 
   if (!table) return tl::unexpected(table.error());
   const auto layers = table->layers_at(target);
   if (layers.empty()) return {};
-  return fail(Reason::target_occupied, target + " is already a mount point of " + layers.front().source + " (" +
-                                           layers.front().fs_type + ", device " + layers.front().device.str() +
-                                           "); unmount it first");
+  return fail(Reason::target_occupied, target + " is already a mount point of " + layers.front().source +
+                                           " (" + layers.front().fs_type + ", device " +
+                                           layers.front().device.str() + "); unmount it first");
 }
 
 Result<void> bind_call(const std::string& source, const std::string& target) {
@@ -92,7 +93,8 @@ Result<void> bind_call(const std::string& source, const std::string& target) {
 }
 
 /// The flags that `options` (mountinfo form) and `attributes` stand for.
-unsigned long bind_flags(std::string_view options, const std::vector<std::string>& attributes, bool read_only) {
+unsigned long bind_flags(std::string_view options, const std::vector<std::string>& attributes,
+                         bool read_only) {
   unsigned long flags = read_only ? static_cast<unsigned long>(MS_RDONLY) : 0UL;
   for (const auto& row : k_attributes) {
     const bool asked = std::find(attributes.begin(), attributes.end(), row.name) != attributes.end();
@@ -109,7 +111,8 @@ Result<void> restrict_bind(const HostRoots& roots, const std::string& target, bo
   const auto made = top_layer(roots, target, "new mount");
   if (!made) return tl::unexpected(made.error());
   const unsigned long flags =
-      MS_BIND | MS_REMOUNT | bind_flags(made->vfs_options, attributes, read_only || has_mount_option(made->vfs_options, "ro"));
+      MS_BIND | MS_REMOUNT |
+      bind_flags(made->vfs_options, attributes, read_only || has_mount_option(made->vfs_options, "ro"));
   if (::mount(nullptr, target.c_str(), nullptr, flags, nullptr) != 0)
     return tl::unexpected(errno_error(errno, "remount " + target + (read_only ? " read-only" : "")));
   return {};
@@ -120,8 +123,8 @@ Result<void> verify_bind(const HostRoots& roots, const std::string& target, cons
   const auto made = top_layer(roots, target, "new mount");
   if (!made) return tl::unexpected(made.error());
   if (made->device != source.device)
-    return fail(Reason::device_mismatch, target + " shows device " + made->device.str() + " after the bind, not " +
-                                             source.device.str());
+    return fail(Reason::device_mismatch, target + " shows device " + made->device.str() +
+                                             " after the bind, not " + source.device.str());
   if (read_only && !made->read_only())
     return fail(Reason::internal, target + " is still writable after the read-only remount");
   return {};
@@ -165,7 +168,8 @@ Result<MountTable> MountTable::parse(std::string_view mountinfo) {
   if (!stream || !table) return fail(Reason::internal, "no memory for the mount table");
   if (const int rc = mnt_table_parse_stream(table.get(), stream.get(), "mountinfo"); rc != 0)
     return fail(Reason::io_error, "mountinfo cannot be parsed (libmount " + std::to_string(rc) + ")");
-  const std::unique_ptr<libmnt_iter, void (*)(libmnt_iter*)> it(mnt_new_iter(MNT_ITER_FORWARD), mnt_free_iter);
+  const std::unique_ptr<libmnt_iter, void (*)(libmnt_iter*)> it(mnt_new_iter(MNT_ITER_FORWARD),
+                                                                mnt_free_iter);
   libmnt_fs* fs = nullptr;
   while (it && mnt_table_next_fs(table.get(), it.get(), &fs) == 0) out.entries_.push_back(entry_of(fs));
   return out;
@@ -285,11 +289,14 @@ tl::unexpected<Error> mount_error(int code, int context, const MountRequest& req
     error.code = info(reason).code;
     error.message += "; " + std::string(remedy);
   };
-  if (code == ENXIO || code == ENODEV) set(Reason::device_missing, "the device's session has ended; stage again");
+  if (code == ENXIO || code == ENODEV)
+    set(Reason::device_missing, "the device's session has ended; stage again");
   if (code == EUCLEAN || code == EBADMSG || (code == EINVAL && step == "reading the filesystem"))
     set(Reason::filesystem_corrupt, "check the filesystem by hand; nothing was changed");
   if (code == EINVAL && step == "setting an option")
     set(Reason::invalid_argument, "this kernel does not know a mount option of the volume");
+  if (code == EROFS)
+    error.message += "; its log was not replayed and nothing may be written here: publish it read-write once";
   if (code == EBUSY) set(Reason::device_busy, "the device is in use by something else on this node");
   return tl::unexpected(error);
 }
@@ -372,8 +379,9 @@ Result<void> bind_device_node(const HostRoots& roots, const std::string& node, D
   const auto seen = device_number_of_node(node);
   if (!seen) return tl::unexpected(seen.error());
   if (*seen != number)
-    return fail(Reason::device_mismatch, node + " is device " + seen->str() + " now, not " + number.str() +
-                                             ": the name was given to another device; stage the volume again");
+    return fail(Reason::device_mismatch,
+                node + " is device " + seen->str() + " now, not " + number.str() +
+                    ": the name was given to another device; stage the volume again");
   if (auto free = refuse_occupied(roots, target); !free) return free;
   if (auto made = create_target_file(target); !made) return made;
   if (auto done = bind_call(node, target); !done) return done;
@@ -415,7 +423,8 @@ Result<UnmountOutcome> unmount_all_layers(const HelperCall& helper, const HostRo
     if (deadline.passed()) {
       const auto now = MountTable::read(roots);
       if (now && now->layers_at(path).empty()) return outcome;
-      return fail(Reason::command_timeout, "unmount " + path + ": layers are left at the deadline; try again");
+      return fail(Reason::command_timeout,
+                  "unmount " + path + ": layers are left at the deadline; try again");
     }
   }
 }

@@ -50,8 +50,8 @@ class MountTable {
   /// Every mount of a filesystem that lives on `device`, bind mounts included (row D17).
   std::vector<MountEntry> mounts_of(DeviceNumber device) const;
   /// Every bind of a device node named `node_name` (a kernel name): the way raw block volumes are published.
-  /// mountinfo shows it as root "/nvme0n1" of devtmpfs; whether the node still stands for the device is decided
-  /// by device_number_of_node(target).
+  /// mountinfo shows it as root "/nvme0n1" of devtmpfs; whether the node still stands for the device is
+  /// decided by device_number_of_node(target).
   std::vector<MountEntry> node_binds(std::string_view node_name) const;
   /// Mount points below `path` (exclusive).
   std::vector<MountEntry> below(std::string_view path) const;
@@ -60,8 +60,8 @@ class MountTable {
   std::vector<MountEntry> entries_;
 };
 
-/// `path` with every symbolic link of its parent directories resolved, its last component untouched (which may
-/// be a dead mount): the form mountinfo uses (row N04). NOT_FOUND when a parent does not exist,
+/// `path` with every symbolic link of its parent directories resolved, its last component untouched (which
+/// may be a dead mount): the form mountinfo uses (row N04). NOT_FOUND when a parent does not exist,
 /// INVALID_ARGUMENT when `path` is not absolute or holds "..".
 Result<std::string> canonical_mount_path(const std::string& path);
 
@@ -108,10 +108,10 @@ Result<void> mount_here(const MountRequest& request);
 nlohmann::json to_json(const MountRequest& request);
 MountRequest mount_request_from(const nlohmann::json& json);
 
-/// Binds the mount point `source` to the existing directory `target`, read-only when asked (bind, then remount:
-/// row H05), with `attributes` added to those of the source's mount, and verifies in mountinfo. Undone when any
-/// step fails. NOT_STAGED when `source` is no mount point (row D07), TARGET_OCCUPIED when `target` is one
-/// (row H06).
+/// Binds the mount point `source` to the existing directory `target`, read-only when asked (bind, then
+/// remount: row H05), with `attributes` added to those of the source's mount, and verifies in mountinfo.
+/// Undone when any step fails. NOT_STAGED when `source` is no mount point (row D07), TARGET_OCCUPIED when
+/// `target` is one (row H06).
 Result<void> bind_mount(const HostRoots& roots, const std::string& source, const std::string& target,
                         bool read_only, const std::vector<std::string>& attributes = {});
 
@@ -124,7 +124,7 @@ Result<void> bind_device_node(const HostRoots& roots, const std::string& node, D
 /// How far an unmount got.
 enum class UnmountOutcome : std::uint8_t {
   unmounted,  ///< the layer is gone
-  flushing,   ///< left mountinfo, but the kernel still waits for its device; data may not be on the medium yet
+  flushing,  ///< left mountinfo, but the kernel still waits for its device; data may not be on the medium yet
 };
 
 /// Takes the topmost layer at `path` away, in a helper process. Nothing mounted there: unmounted. DEVICE_BUSY

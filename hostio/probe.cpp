@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hostio/filesystem.hpp"
+#include "hostio/lvm.hpp"
 
 namespace pillar::hostio {
 namespace {
@@ -63,7 +64,8 @@ Area read_area(int fd, std::uint64_t from, std::uint64_t size) {
     return area;
   }
   while (area.bytes.size() < size) {
-    const auto got = ::pread(fd, buffer.bytes.get(), buffer.capacity, static_cast<off_t>(from + area.bytes.size()));
+    const auto got =
+        ::pread(fd, buffer.bytes.get(), buffer.capacity, static_cast<off_t>(from + area.bytes.size()));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       area.problem = "read at byte " + std::to_string(from + area.bytes.size()) + ": " +
@@ -78,7 +80,8 @@ Area read_area(int fd, std::uint64_t from, std::uint64_t size) {
 
 /// Offset of the first byte that is not zero.
 std::optional<std::uint64_t> first_data(const Area& area) {
-  const auto at = std::find_if(area.bytes.begin(), area.bytes.end(), [](unsigned char byte) { return byte != 0; });
+  const auto at =
+      std::find_if(area.bytes.begin(), area.bytes.end(), [](unsigned char byte) { return byte != 0; });
   if (at == area.bytes.end()) return std::nullopt;
   return area.from + static_cast<std::uint64_t>(at - area.bytes.begin());
 }
@@ -112,8 +115,8 @@ std::string lookup(blkid_probe probe, const char* name) {
   return value;
 }
 
-/// libblkid's part: signatures of filesystems, RAID, encryption and partition tables, those with a bad checksum
-/// too (row G04: without that flag a damaged LVM label looks like nothing).
+/// libblkid's part: signatures of filesystems, RAID, encryption and partition tables, those with a bad
+/// checksum too (row G04: without that flag a damaged LVM label looks like nothing).
 void probe_signatures(int fd, Content& content) {
   const std::unique_ptr<std::remove_pointer_t<blkid_probe>, void (*)(blkid_probe)> probe(blkid_new_probe(),
                                                                                          blkid_free_probe);
@@ -140,7 +143,8 @@ void probe_signatures(int fd, Content& content) {
     content.what = "more than one signature";
     return;
   }
-  if (rc != 0) return unreadable(std::string("probing failed: ") + (errno != 0 ? std::strerror(errno) : "I/O error"));
+  if (rc != 0)
+    return unreadable(std::string("probing failed: ") + (errno != 0 ? std::strerror(errno) : "I/O error"));
   content.signature = true;
   content.type = lookup(probe.get(), "TYPE");
   content.uuid = lookup(probe.get(), "UUID");
@@ -176,11 +180,16 @@ void read_superblock(const Area& head, Content& content) {
 
 std::string_view to_string(ContentKind kind) {
   switch (kind) {
-    case ContentKind::blank: return "blank";
-    case ContentKind::filesystem: return "filesystem";
-    case ContentKind::foreign: return "foreign";
-    case ContentKind::ambiguous: return "ambiguous";
-    case ContentKind::unreadable: break;
+    case ContentKind::blank:
+      return "blank";
+    case ContentKind::filesystem:
+      return "filesystem";
+    case ContentKind::foreign:
+      return "foreign";
+    case ContentKind::ambiguous:
+      return "ambiguous";
+    case ContentKind::unreadable:
+      break;
   }
   return "unreadable";
 }
@@ -219,7 +228,8 @@ nlohmann::json to_json(const Content& content) {
 Content content_from(const nlohmann::json& json) {
   Content content;
   const auto kind = json.at("kind").get<std::string>();
-  for (const auto one : {ContentKind::blank, ContentKind::filesystem, ContentKind::foreign, ContentKind::ambiguous})
+  for (const auto one :
+       {ContentKind::blank, ContentKind::filesystem, ContentKind::foreign, ContentKind::ambiguous})
     if (kind == to_string(one)) content.kind = one;
   content.type = json.at("type").get<std::string>();
   content.uuid = json.at("uuid").get<std::string>();
@@ -298,53 +308,40 @@ Result<FormatDecision> decide_use(const Content& content, bool may_redo) {
 
 }  // namespace
 
-Result<FormatDecision> decide_format(const Content& content, std::string_view wanted_fs, bool recorded_formatted,
-                                     bool redo_marker) {
+Result<FormatDecision> decide_format(const Content& content, std::string_view wanted_fs,
+                                     bool recorded_formatted, bool redo_marker) {
   const bool may_redo = redo_marker && !recorded_formatted;
   switch (content.kind) {
     case ContentKind::unreadable:
-      return refuse_content(Reason::device_unreadable, content, "nothing is known about it and nothing was changed");
+      return refuse_content(Reason::device_unreadable, content,
+                            "nothing is known about it and nothing was changed");
     case ContentKind::ambiguous:
       return refuse_content(Reason::foreign_content, content,
                             "it is not clear what it holds; remove the wrong signature by hand (wipefs)");
     case ContentKind::blank:
       if (!recorded_formatted) return FormatDecision::format;
-      return refuse_content(Reason::data_loss, content,
-                            "the volume is recorded as formatted; its data is gone or another device is shown, "
-                            "it is not formatted again");
+      return refuse_content(
+          Reason::data_loss, content,
+          "the volume is recorded as formatted; its data is gone or another device is shown, "
+          "it is not formatted again");
     case ContentKind::filesystem:
       if (content.type == wanted_fs) return decide_use(content, may_redo);
       return refuse_content(Reason::foreign_content, content,
                             "the volume is asked for as " + std::string(wanted_fs));
-    case ContentKind::foreign: break;
+    case ContentKind::foreign:
+      break;
   }
   if (may_redo && !content.signature) return FormatDecision::clear_and_format;
   return refuse_content(Reason::foreign_content, content,
                         "it is not formatted over; use the volume as a block volume or empty it by hand");
 }
 
-Result<void> clear_interrupted_format(const HelperCall& helper, const std::string& node, DeviceNumber expected,
-                                      Deadline deadline) {
+Result<void> clear_interrupted_format(const HelperCall& helper, const std::string& node,
+                                      DeviceNumber expected, Deadline deadline) {
   const auto answer = helper("clear-signatures", {{"node", node}, {"number", expected.str()}}, deadline);
   if (!answer) return tl::unexpected(with_context(answer.error(), "clear " + node));
   return {};
 }
-
-namespace {
-
-Result<void> write_zeroes(int fd, const std::string& path, std::uint64_t from, std::uint64_t size) {
-  const std::vector<unsigned char> zeroes(size, 0);
-  std::uint64_t done = 0;
-  while (done < size) {
-    const auto put = ::pwrite(fd, zeroes.data() + done, size - done, static_cast<off_t>(from + done));
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return tl::unexpected(errno_error(put == 0 ? EIO : errno, "clear " + path));
-    done += static_cast<std::uint64_t>(put);
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<void> clear_here(const std::string& path, std::optional<DeviceNumber> expected) {
   Result<UniqueFd> fd = UniqueFd();
@@ -357,11 +354,7 @@ Result<void> clear_here(const std::string& path, std::optional<DeviceNumber> exp
   if (!fd) return tl::unexpected(fd.error());
   const auto size = size_of(fd->get(), path);
   if (!size) return tl::unexpected(size.error());
-  const auto edge = std::min(k_edge, *size);
-  if (auto done = write_zeroes(fd->get(), path, 0, edge); !done) return done;
-  if (auto done = write_zeroes(fd->get(), path, *size - edge, edge); !done) return done;
-  if (::fsync(fd->get()) != 0) return tl::unexpected(errno_error(errno, "flush " + path));
-  return {};
+  return zero_ends(fd->get(), *size, path);
 }
 
 }  // namespace pillar::hostio

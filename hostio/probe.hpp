@@ -18,7 +18,8 @@
 namespace pillar::hostio {
 
 enum class ContentKind : std::uint8_t {
-  blank,       ///< readable, no signature of any kind, first and last MiB zero: the only kind that may be formatted
+  blank,       ///< readable, no signature of any kind, first and last MiB zero: the only kind that may be
+               ///< formatted
   filesystem,  ///< exactly one filesystem, `type` and `uuid` say which
   foreign,     ///< something else: a partition table, RAID or LVM member, encryption header, swap, plain data
   ambiguous,   ///< more than one signature
@@ -34,9 +35,9 @@ struct Content {
   std::string what;  ///< for the operator: what was seen, or which read failed and why
   std::uint64_t device_bytes = 0;
   std::uint64_t filesystem_bytes = 0;  ///< size by the superblock (ext4, xfs), 0 unknown
-  bool signature = false;     ///< libblkid knows what it is
-  bool checksum_bad = false;  ///< the signature's own checksum does not match
-  bool incomplete = false;    ///< xfs: mkfs never finished; the kernel refuses to mount it
+  bool signature = false;              ///< libblkid knows what it is
+  bool checksum_bad = false;           ///< the signature's own checksum does not match
+  bool incomplete = false;             ///< xfs: mkfs never finished; the kernel refuses to mount it
 };
 nlohmann::json to_json(const Content& content);
 Content content_from(const nlohmann::json& json);
@@ -62,14 +63,15 @@ enum class FormatDecision : std::uint8_t {
 /// Whether stage may go on with what was found. `wanted_fs`: requested type; `recorded_formatted`: the
 /// controller knows that this volume was formatted; `redo_marker`: this node's own record says that its mkfs
 /// was cut off (docs/fencing.md section 6). A complete filesystem is never formatted over, marker or not:
-/// another node may have made it. Errors: DEVICE_UNREADABLE, FOREIGN_CONTENT, DATA_LOSS (recorded as formatted
-/// and blank), DEVICE_MISMATCH (device smaller than its filesystem, row D18), FILESYSTEM_CORRUPT.
-Result<FormatDecision> decide_format(const Content& content, std::string_view wanted_fs, bool recorded_formatted,
-                                     bool redo_marker);
+/// another node may have made it. Errors: DEVICE_UNREADABLE, FOREIGN_CONTENT, DATA_LOSS (recorded as
+/// formatted and blank), DEVICE_MISMATCH (device smaller than its filesystem, row D18), FILESYSTEM_CORRUPT.
+Result<FormatDecision> decide_format(const Content& content, std::string_view wanted_fs,
+                                     bool recorded_formatted, bool redo_marker);
 
-/// Zeroes the first and last MiB of the device, in a helper process. Only after FormatDecision::clear_and_format.
-Result<void> clear_interrupted_format(const HelperCall& helper, const std::string& node, DeviceNumber expected,
-                                      Deadline deadline);
+/// Zeroes the first and last MiB of the device, in a helper process. Only after
+/// FormatDecision::clear_and_format.
+Result<void> clear_interrupted_format(const HelperCall& helper, const std::string& node,
+                                      DeviceNumber expected, Deadline deadline);
 /// The same in the calling process; an image file when `expected` is unset.
 Result<void> clear_here(const std::string& path, std::optional<DeviceNumber> expected);
 

@@ -74,8 +74,8 @@ tl::unexpected<Error> bad(std::string_view field, std::string_view value, std::s
 }
 
 bool plain(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return c > 0x20 && c < 0x7f && c != ','; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f && c != ','; });
 }
 
 /// What the errno of a connect says about NVMe/TCP and what to do about it.
@@ -86,12 +86,14 @@ struct ErrnoRow {
 };
 
 constexpr std::array k_connect_errors{
-    ErrnoRow{EIO, Reason::connect_failed,
-             "the target refused: the subsystem is not exported on that port or this host is not in its list of "
-             "allowed hosts; check that the volume is published to this node and that the agent's ExportsReady "
-             "condition is true"},
-    ErrnoRow{ECONNREFUSED, Reason::connect_failed,
-             "nothing listens there; check that the storage node is up and its agent has restored its exports"},
+    ErrnoRow{
+        EIO, Reason::connect_failed,
+        "the target refused: the subsystem is not exported on that port or this host is not in its list of "
+        "allowed hosts; check that the volume is published to this node and that the agent's ExportsReady "
+        "condition is true"},
+    ErrnoRow{
+        ECONNREFUSED, Reason::connect_failed,
+        "nothing listens there; check that the storage node is up and its agent has restored its exports"},
     ErrnoRow{ETIMEDOUT, Reason::connect_failed,
              "the storage node does not answer; check the network path and firewall to this port"},
     ErrnoRow{EHOSTUNREACH, Reason::connect_failed, "no route to the storage node; check the network"},
@@ -133,8 +135,9 @@ Result<std::string> fabrics_option_string(const FabricsTarget& target) {
     return bad("address", target.address.text, "an IPv4 or IPv6 literal");
   if (target.port == 0) return bad("port", "0", "1..65535");
   if (auto checked = validate(target.tunables); !checked) return tl::unexpected(checked.error());
-  std::string line = "transport=tcp,traddr=" + target.address.text + ",trsvcid=" + std::to_string(target.port) +
-                     ",nqn=" + target.nqn + ",hostnqn=" + target.host.nqn + ",hostid=" + target.host.id;
+  std::string line = "transport=tcp,traddr=" + target.address.text +
+                     ",trsvcid=" + std::to_string(target.port) + ",nqn=" + target.nqn +
+                     ",hostnqn=" + target.host.nqn + ",hostid=" + target.host.id;
   for (const auto& row : k_tunables)
     if (const auto& value = target.tunables.*row.member)
       line += "," + std::string(row.option) + "=" + std::to_string(*value);
@@ -157,17 +160,19 @@ std::optional<FabricsReply> parse_fabrics_reply(std::string_view text) {
 
 Error fabrics_connect_error(int errno_value, const FabricsTarget& target,
                             const std::vector<NvmeController>& stale) {
-  const std::string what = "connect to " + target.nqn + " at " + endpoint(target) + ": " +
-                           std::strerror(errno_value);
+  const std::string what =
+      "connect to " + target.nqn + " at " + endpoint(target) + ": " + std::strerror(errno_value);
   std::map<std::string, std::string> details{{"errno", std::to_string(errno_value)}};
   const auto make = [&](Reason reason, const std::string& meaning) {
     return Error{info(reason).code, reason, what + ": " + meaning, std::move(details)};
   };
   if (!stale.empty() && (errno_value == EINVAL || errno_value == EALREADY))
-    return make(Reason::connect_failed, "this node still has a session to it under another host identity: " +
-                                            names_of(stale) + "; end it before connecting as " + target.host.nqn);
+    return make(Reason::connect_failed,
+                "this node still has a session to it under another host identity: " + names_of(stale) +
+                    "; end it before connecting as " + target.host.nqn);
   if (errno_value == EALREADY)
-    return make(Reason::connect_failed, "the kernel knows this connection but sysfs does not show it; try again");
+    return make(Reason::connect_failed,
+                "the kernel knows this connection but sysfs does not show it; try again");
   for (const auto& row : k_connect_errors)
     if (row.code == errno_value) return make(row.reason, std::string(row.meaning));
   return make(Reason::connect_failed, "the kernel log of this node has the reason");
@@ -257,7 +262,8 @@ Result<void> Fabrics::delete_controllers(std::string_view nqn, const std::vector
   if (*gone) return {};
   const auto left = remaining();
   return fail(Reason::device_busy, Code::unavailable,
-              "sessions to " + std::string(nqn) + " are still there: " + (left ? names_of(*left) : "unknown") +
+              "sessions to " + std::string(nqn) +
+                  " are still there: " + (left ? names_of(*left) : "unknown") +
                   "; the kernel is waiting for I/O in flight, try again");
 }
 
@@ -269,6 +275,9 @@ Result<void> Fabrics::disconnect(std::string_view nqn, Deadline deadline) const 
     if (!now) return tl::unexpected(now.error());
     if (now->empty()) return {};
     if (auto done = delete_controllers(nqn, *now, deadline); !done) return done;
+    if (deadline.passed() && !topology_.controllers(nqn).value_or(std::vector<NvmeController>()).empty())
+      return fail(Reason::device_busy, Code::unavailable,
+                  "something on this node keeps connecting to " + std::string(nqn) + "; find and end it");
   }
 }
 
@@ -280,7 +289,8 @@ Result<std::vector<NvmeController>> Fabrics::stale_controllers(std::string_view 
   return all;
 }
 
-Result<void> Fabrics::disconnect_stale(std::string_view nqn, const HostIdentity& host, Deadline deadline) const {
+Result<void> Fabrics::disconnect_stale(std::string_view nqn, const HostIdentity& host,
+                                       Deadline deadline) const {
   const auto stale = stale_controllers(nqn, host);
   if (!stale) return tl::unexpected(stale.error());
   if (stale->empty()) return {};

@@ -19,12 +19,12 @@ namespace pillar::hostio {
 
 /// Tunables of one connection; unset means the kernel's default.
 struct FabricsTunables {
-  std::optional<std::int32_t> ctrl_loss_tmo;      ///< seconds, -1 for ever (kernel 600)
-  std::optional<std::int32_t> reconnect_delay;    ///< seconds, 1.. (kernel 10)
-  std::optional<std::int32_t> keep_alive_tmo;     ///< seconds, 1..3600 (kernel 5)
-  std::optional<std::int32_t> fast_io_fail_tmo;   ///< seconds, -1 off (kernel off)
-  std::optional<std::int32_t> nr_io_queues;       ///< 1..128
-  std::optional<std::int32_t> queue_size;         ///< 16..1024 (kernel 128)
+  std::optional<std::int32_t> ctrl_loss_tmo;     ///< seconds, -1 for ever (kernel 600)
+  std::optional<std::int32_t> reconnect_delay;   ///< seconds, 1.. (kernel 10)
+  std::optional<std::int32_t> keep_alive_tmo;    ///< seconds, 1..3600 (kernel 5)
+  std::optional<std::int32_t> fast_io_fail_tmo;  ///< seconds, -1 off (kernel off)
+  std::optional<std::int32_t> nr_io_queues;      ///< 1..128
+  std::optional<std::int32_t> queue_size;        ///< 16..1024 (kernel 128)
   friend bool operator==(const FabricsTunables&, const FabricsTunables&) = default;
 };
 
@@ -40,8 +40,8 @@ struct FabricsTarget {
   FabricsTunables tunables;
 };
 
-/// The line for /dev/nvme-fabrics. INVALID_ARGUMENT for a bad NQN, port, host identity or tunable; nothing that
-/// passes can add an option of its own (no comma, no control character).
+/// The line for /dev/nvme-fabrics. INVALID_ARGUMENT for a bad NQN, port, host identity or tunable; nothing
+/// that passes can add an option of its own (no comma, no control character).
 Result<std::string> fabrics_option_string(const FabricsTarget& target);
 
 /// "instance=3,cntlid=1" as read back after a connect.
@@ -51,14 +51,16 @@ struct FabricsReply {
 };
 std::optional<FabricsReply> parse_fabrics_reply(std::string_view text);
 
-/// The error for a refused connect: what the errno means for NVMe/TCP and what to do. `stale`: controllers of the same NQN under another identity.
+/// The error for a refused connect: what the errno means for NVMe/TCP and what to do. `stale`: controllers of
+/// the same NQN under another identity.
 Error fabrics_connect_error(int errno_value, const FabricsTarget& target,
                             const std::vector<NvmeController>& stale);
 
 /// How a connect ended.
 struct FabricsSession {
   NvmeController controller;
-  bool already = false;  ///< the session existed; its timeouts were set to the wanted ones where they differed
+  bool already =
+      false;  ///< the session existed; its timeouts were set to the wanted ones where they differed
 };
 
 /// The initiator. Every call blocks for at most its deadline: kernel writes that may hang run in a helper.
@@ -66,17 +68,17 @@ class Fabrics {
  public:
   Fabrics(HostRoots roots, HelperCall helper) : topology_(std::move(roots)), helper_(std::move(helper)) {}
 
-  /// Connects, or finds the existing session of exactly this NQN, address and identity. CONNECT_FAILED with the
-  /// remedy otherwise; DEADLINE_EXCEEDED when the kernel did not answer (it may still connect later: unstage
-  /// disconnects by NQN). MODULE_MISSING when there is no fabrics device.
+  /// Connects, or finds the existing session of exactly this NQN, address and identity. CONNECT_FAILED with
+  /// the remedy otherwise; DEADLINE_EXCEEDED when the kernel did not answer (it may still connect later:
+  /// unstage disconnects by NQN). MODULE_MISSING when there is no fabrics device.
   Result<FabricsSession> connect(const FabricsTarget& target, Deadline deadline) const;
 
   /// Ends every session to exactly `nqn` (row D16: never another) and waits until the controllers have left
   /// sysfs. OK when there was none. DEVICE_BUSY naming the controllers that remain at the deadline (row D01).
   Result<void> disconnect(std::string_view nqn, Deadline deadline) const;
 
-  /// Controllers of `nqn` that do not carry the identity `host`: left by an earlier identity of this node, they
-  /// make the kernel refuse a new connect.
+  /// Controllers of `nqn` that do not carry the identity `host`: left by an earlier identity of this node,
+  /// they make the kernel refuse a new connect.
   Result<std::vector<NvmeController>> stale_controllers(std::string_view nqn, const HostIdentity& host) const;
 
   /// Ends those sessions only, and waits.
@@ -87,9 +89,11 @@ class Fabrics {
 
   /// Waits for the block device of `uuid` in `nqn`; rescans when it does not come by itself (row C05). At the
   /// deadline the error of NvmeTopology::find_namespace.
-  Result<NvmeNamespace> wait_for_namespace(std::string_view nqn, std::string_view uuid, Deadline deadline) const;
+  Result<NvmeNamespace> wait_for_namespace(std::string_view nqn, std::string_view uuid,
+                                           Deadline deadline) const;
 
-  /// Waits until the namespace is at least `bytes` long, rescanning (row L01). RESIZE_PENDING at the deadline.
+  /// Waits until the namespace is at least `bytes` long, rescanning (row L01). RESIZE_PENDING at the
+  /// deadline.
   Result<NvmeNamespace> wait_for_size(std::string_view nqn, std::string_view uuid, std::uint64_t bytes,
                                       Deadline deadline) const;
 

@@ -34,8 +34,8 @@ Result<HostIdentityDecision> decide_host_identity(const HostIdentityPaths& paths
                                                   std::optional<std::string_view> id_text,
                                                   const std::string& fresh_uuid);
 
-/// Reads the pair, creating it durably when both files are absent (both from one random UUID, the id first, so
-/// that a crash in between leaves a file from which the other is derived). STATE_CORRUPT, naming file and
+/// Reads the pair, creating it durably when both files are absent (both from one random UUID, the id first,
+/// so that a crash in between leaves a file from which the other is derived). STATE_CORRUPT, naming file and
 /// remedy, for an empty or malformed file, for an all-zero UUID, and when the one file present does not give
 /// the other; an existing identity is never replaced. The caller keeps the value for the life of the process:
 /// files that vanish later change nothing.

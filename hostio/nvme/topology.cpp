@@ -109,12 +109,9 @@ ControllerState controller_state_from(std::string_view sysfs_text) {
     ControllerState state;
   };
   constexpr std::array rows{
-      Row{"live", ControllerState::live},
-      Row{"new", ControllerState::starting},
-      Row{"resetting", ControllerState::resetting},
-      Row{"connecting", ControllerState::connecting},
-      Row{"deleting", ControllerState::deleting},
-      Row{"deleting (no IO)", ControllerState::deleting},
+      Row{"live", ControllerState::live},           Row{"new", ControllerState::starting},
+      Row{"resetting", ControllerState::resetting}, Row{"connecting", ControllerState::connecting},
+      Row{"deleting", ControllerState::deleting},   Row{"deleting (no IO)", ControllerState::deleting},
       Row{"dead", ControllerState::dead},
   };
   for (const auto& row : rows)
@@ -124,13 +121,20 @@ ControllerState controller_state_from(std::string_view sysfs_text) {
 
 std::string_view to_string(ControllerState state) {
   switch (state) {
-    case ControllerState::live: return "live";
-    case ControllerState::starting: return "starting";
-    case ControllerState::resetting: return "resetting";
-    case ControllerState::connecting: return "connecting";
-    case ControllerState::deleting: return "deleting";
-    case ControllerState::dead: return "dead";
-    case ControllerState::unknown: break;
+    case ControllerState::live:
+      return "live";
+    case ControllerState::starting:
+      return "starting";
+    case ControllerState::resetting:
+      return "resetting";
+    case ControllerState::connecting:
+      return "connecting";
+    case ControllerState::deleting:
+      return "deleting";
+    case ControllerState::dead:
+      return "dead";
+    case ControllerState::unknown:
+      break;
   }
   return "unknown";
 }
@@ -186,18 +190,20 @@ Result<NvmeNamespace> NvmeTopology::find_namespace(std::string_view nqn, std::st
       if (ns.uuid == wanted) {
         matches.push_back(ns);
       } else {
-        others += (others.empty() ? "" : ", ") + ns.name + " (uuid " + (ns.uuid.empty() ? "none" : ns.uuid) + ")";
+        others +=
+            (others.empty() ? "" : ", ") + ns.name + " (uuid " + (ns.uuid.empty() ? "none" : ns.uuid) + ")";
       }
     }
   if (matches.size() == 1) return matches.front();
   const std::string what = "namespace " + wanted + " of " + std::string(nqn);
   if (matches.size() > 1)
     return fail(Reason::device_mismatch, what + " appears twice, as " + matches[0].name + " and " +
-                                             matches[1].name + ": stage the volume again after the older one is "
+                                             matches[1].name +
+                                             ": stage the volume again after the older one is "
                                              "gone");
   if (!others.empty())
-    return fail(Reason::device_mismatch,
-                what + " is not there, but " + others + " is: the target exports another volume under this NQN");
+    return fail(Reason::device_mismatch, what + " is not there, but " + others +
+                                             " is: the target exports another volume under this NQN");
   return fail(Reason::device_missing, what + " has no block device yet");
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // The initiator's NVMe objects as sysfs shows them: subsystem NQN -> controllers and namespaces. Devices are
-// found by NQN and namespace UUID only; instance numbers in names mean nothing (reported-faults rows C01, C03,
-// C06). Nothing here opens a device, so nothing here can hang.
+// found by NQN and namespace UUID only; instance numbers in names mean nothing (reported-faults rows C01,
+// C03, C06). Nothing here opens a device, so nothing here can hang.
 
 #include <cstdint>
 #include <optional>
@@ -25,7 +25,7 @@ struct NvmeController {
   std::string nqn;
   ControllerState state = ControllerState::unknown;
   std::string transport;
-  std::string address;   ///< traddr, normalised when it is an IP literal (row C12)
+  std::string address;  ///< traddr, normalised when it is an IP literal (row C12)
   std::uint16_t port = 0;
   std::string host_nqn;
   std::string host_id;  ///< lower case
@@ -76,8 +76,8 @@ class NvmeTopology {
   /// it), DEVICE_MISMATCH when the subsystem shows only other namespaces or shows this one twice.
   Result<NvmeNamespace> find_namespace(std::string_view nqn, std::string_view uuid) const;
 
-  /// NQN of the subsystem that owns the block device; nullopt when it is no NVMe namespace or is gone. Used to
-  /// rebuild a lost stage record from mountinfo (docs/fencing.md section 5).
+  /// NQN of the subsystem that owns the block device; nullopt when it is no NVMe namespace or is gone. Used
+  /// to rebuild a lost stage record from mountinfo (docs/fencing.md section 5).
   std::optional<std::string> nqn_of(DeviceNumber number) const;
 
   /// Whether I/O to the namespace of `nqn` can be expected to finish: a controller of it is live.

@@ -1,7 +1,7 @@
 #pragma once
 // Kernel uevents without udev: the kernel multicasts them to netlink group 1. They only shorten waits; every
-// wait also looks again at an interval, so a lost event costs time and nothing else (reported-faults rows C05,
-// C08, F09).
+// wait also looks again at an interval, so a lost event costs time and nothing else (reported-faults rows
+// C05, C08, F09).
 
 #include <chrono>
 #include <functional>
@@ -32,8 +32,8 @@ class UeventListener {
   /// IO_ERROR when the kernel refuses the socket.
   static Result<UeventListener> open();
 
-  /// Waits until an event of `subsystem` ("block", "nvme"; empty: any) arrives or `limit` has passed. True when
-  /// one arrived. Everything queued is consumed. A buffer overrun counts as an event.
+  /// Waits until an event of `subsystem` ("block", "nvme"; empty: any) arrives or `limit` has passed. True
+  /// when one arrived. Everything queued is consumed. A buffer overrun counts as an event.
   bool wait(std::string_view subsystem, std::chrono::milliseconds limit);
 
  private:

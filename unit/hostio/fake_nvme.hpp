@@ -48,9 +48,10 @@ class FakeNvme {
     std::filesystem::remove_all(dir_ / ("sys/devices/virtual/nvme-fabrics/ctl/" + name));
   }
 
-  /// `parent`: the directory below sys that holds the block device, a subsystem (head) or a controller (path).
-  void block(const std::string& parent, const std::string& name, const std::string& dev, const std::string& nsid,
-             const std::string& uuid, const std::string& sectors = "2097152") const {
+  /// `parent`: the directory below sys that holds the block device, a subsystem (head) or a controller
+  /// (path).
+  void block(const std::string& parent, const std::string& name, const std::string& dev,
+             const std::string& nsid, const std::string& uuid, const std::string& sectors = "2097152") const {
     const auto base = "sys/" + parent + "/" + name;
     put(base, "dev", dev);
     put(base, "nsid", nsid);

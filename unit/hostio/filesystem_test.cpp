@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "fake_nvme.hpp"
 #include "hostio/filesystem.hpp"
 #include "hostio/sysfs.hpp"
-#include "fake_nvme.hpp"
 
 using namespace pillar;
 using namespace pillar::hostio;
@@ -66,15 +66,17 @@ TEST_CASE("G08, G13: mkfs neither forces nor discards and pins its features") {
         "sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum -E "
         "nodiscard,lazy_itable_init=1,lazy_journal_init=1 -m 0 /dev/x");
   CHECK(join(mkfs_argv("xfs", {}, "/dev/x").value()) ==
-        "mkfs.xfs -q -K -i nrext64=0,sparse=1 -m bigtime=0,crc=1,finobt=1,inobtcount=0,reflink=1,rmapbt=0 /dev/x");
+        "mkfs.xfs -q -K -i nrext64=0,sparse=1 -m bigtime=0,crc=1,finobt=1,inobtcount=0,reflink=1,rmapbt=0 "
+        "/dev/x");
 }
 
 TEST_CASE("mkfs options of the user replace the presets") {
-  CHECK(join(mkfs_argv("ext4", {"-m 5", "-b", "4096", "-E stride=16,lazy_itable_init=0", "-O ^64bit"}, "/dev/x")
-                 .value()) ==
-        "mkfs.ext4 -q -O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,"
-        "sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum,^64bit -E "
-        "nodiscard,lazy_itable_init=0,lazy_journal_init=1,stride=16 -b 4096 -m 5 /dev/x");
+  CHECK(
+      join(mkfs_argv("ext4", {"-m 5", "-b", "4096", "-E stride=16,lazy_itable_init=0", "-O ^64bit"}, "/dev/x")
+               .value()) ==
+      "mkfs.ext4 -q -O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,"
+      "sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum,^64bit -E "
+      "nodiscard,lazy_itable_init=0,lazy_journal_init=1,stride=16 -b 4096 -m 5 /dev/x");
   CHECK(join(mkfs_argv("xfs", {"-m reflink=0", "-d su=64k,sw=4", "-L data"}, "/dev/x").value()) ==
         "mkfs.xfs -q -K -L data -d su=64k,sw=4 -i nrext64=0,sparse=1 -m "
         "bigtime=0,crc=1,finobt=1,inobtcount=0,reflink=0,rmapbt=0 /dev/x");
@@ -139,7 +141,8 @@ TEST_CASE("G13: what the real mkfs.ext4 makes has no feature a 5.4 kernel lacks"
   const auto text = output_of("dumpe2fs", {"-h", path});
   CHECK(text.find("metadata_csum") != std::string::npos);
   CHECK(text.find("64bit") != std::string::npos);
-  for (const char* feature : {"metadata_csum_seed", "orphan_file", "fast_commit", "casefold", "stable_inodes"})
+  for (const char* feature :
+       {"metadata_csum_seed", "orphan_file", "fast_commit", "casefold", "stable_inodes"})
     CHECK(text.find(feature) == std::string::npos);
   CHECK(text.find("Reserved block count:     0\n") != std::string::npos);
 }
@@ -151,7 +154,8 @@ TEST_CASE("G13: what the real mkfs.xfs makes has no feature a 5.4 kernel lacks")
   REQUIRE(make_filesystem(runner, "xfs", {}, path, Deadline::after(60s)));
   const auto text = output_of("xfs_db", {"-r", "-c", "version", path});
   CHECK(text.find("REFLINK") != std::string::npos);
-  for (const char* feature : {"BIGTIME", "INOBTCNT", "NREXT64"}) CHECK(text.find(feature) == std::string::npos);
+  for (const char* feature : {"BIGTIME", "INOBTCNT", "NREXT64"})
+    CHECK(text.find(feature) == std::string::npos);
   // Without a force flag the tool itself is a second guard.
   const auto again = make_filesystem(runner, "xfs", {}, path, Deadline::after(60s));
   REQUIRE(!again);
@@ -220,7 +224,8 @@ TEST_CASE("statistics, flush and checks work on a live directory and leave nothi
   CHECK(run_host_verb_here("write-check", {{"path", dir.path()}}, Deadline::never())->at("errno") == 0);
   CHECK(run_host_verb_here("list-check", {{"path", dir.path()}}, Deadline::never())->at("errno") == 0);
   CHECK(list_directory(dir.path()).empty());
-  CHECK(run_host_verb_here("write-check", {{"path", dir / "none"}}, Deadline::never())->at("errno") == ENOENT);
+  CHECK(run_host_verb_here("write-check", {{"path", dir / "none"}}, Deadline::never())->at("errno") ==
+        ENOENT);
   CHECK(run_host_verb_here("list-check", {{"path", dir / "none"}}, Deadline::never())->at("errno") == ENOENT);
 }
 
@@ -248,7 +253,8 @@ TEST_CASE("D03, D12: the verdict about a mounted filesystem") {
       {"device gone and unreachable", with([](auto& e) { e.device_exists = e.device_live = false; }), dead},
       {"xfs shut down", with([](auto& e) { e.shutdown_option = true; }), dead},
       {"turned read-only", with([](auto& e) { e.superblock_read_only = true; }), dead},
-      {"read-only as wanted", with([](auto& e) { e.superblock_read_only = e.expected_read_only = true; }), alive},
+      {"read-only as wanted", with([](auto& e) { e.superblock_read_only = e.expected_read_only = true; }),
+       alive},
       {"connecting", with([](auto& e) { e.device_live = false; }), stalled},
       {"no answer", with([](auto& e) { e.write_check = -2; }), stalled},
       {"aborted journal", with([](auto& e) { e.write_check = EROFS; }), dead},

@@ -126,14 +126,18 @@ TEST_CASE("mount options: what is allowed and how it is split") {
       {"ext4", {}, false, "rw"},
       {"ext4", {"noatime", "nodev,nosuid"}, false, "rw,noatime,nodev,nosuid"},
       {"ext4", {"defaults", "_netdev", "relatime", "dev"}, false, "rw"},
-      {"ext4", {"discard", "barrier=1", "data=ordered", "commit=30"}, true,
+      {"ext4",
+       {"discard", "barrier=1", "data=ordered", "commit=30"},
+       true,
        "ro,barrier=1,commit=30,data=ordered,discard"},
       {"xfs", {}, false, "rw,nouuid"},
       {"xfs", {"nouuid", "logbsize=256k", "logbufs=8"}, false, "rw,logbsize=256k,logbufs=8,nouuid"},
       {"xfs", {"ro"}, false, "ro,nouuid"},
       {"ext4", {"rw"}, true, "ro"},
       {"ext4", {"noatime", "noatime"}, false, "rw,noatime"},
-      {"ext4", {"context=\"system_u:object_r:container_file_t:s0:c1,c2\",noexec"}, false,
+      {"ext4",
+       {"context=\"system_u:object_r:container_file_t:s0:c1,c2\",noexec"},
+       false,
        "rw,noexec,context=\"system_u:object_r:container_file_t:s0:c1,c2\""},
   };
   for (const auto& row : rows) {
@@ -191,7 +195,10 @@ TEST_CASE("H01: a mount is compared by access and attributes") {
 }
 
 TEST_CASE("a mount request travels to the helper unchanged") {
-  const MountRequest request{"/dev/nvme0n1", {259, 1}, "/stage", "xfs",
+  const MountRequest request{"/dev/nvme0n1",
+                             {259, 1},
+                             "/stage",
+                             "xfs",
                              parse_mount_options("xfs", {"noatime", "logbufs=8"}, true).value()};
   const auto back = mount_request_from(to_json(request));
   CHECK(back.device == request.device);
@@ -216,8 +223,8 @@ TEST_CASE("a mount is verified in mountinfo afterwards") {
   const auto again = mount_filesystem(mounts_as(k_stage_line), proc.roots(), request, Deadline::after(1s));
   CHECK(again.error().reason == Reason::target_occupied);
   proc.mounts(k_root_line);
-  const auto other = mount_filesystem(mounts_as("90 27 259:7 / /stage rw - ext4 /dev/nvme0n1 rw\n"), proc.roots(),
-                                      request, Deadline::after(1s));
+  const auto other = mount_filesystem(mounts_as("90 27 259:7 / /stage rw - ext4 /dev/nvme0n1 rw\n"),
+                                      proc.roots(), request, Deadline::after(1s));
   CHECK(other.error().reason == Reason::device_mismatch);
   proc.mounts(k_root_line);
   const auto nothing = mount_filesystem(mounts_as(""), proc.roots(), request, Deadline::after(1s));

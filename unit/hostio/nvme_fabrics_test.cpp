@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hostio/nvme/fabrics.hpp"
 #include "fake_nvme.hpp"
+#include "hostio/nvme/fabrics.hpp"
 
 using namespace pillar;
 using namespace pillar::hostio;
@@ -29,8 +29,8 @@ FabricsTarget target(const std::string& nqn = k_a) {
 struct Kernel {
   FakeNvme fake;
   int code = 0;
-  bool appears = true;       ///< a connect shows in sysfs
-  bool deletes = true;       ///< a delete works
+  bool appears = true;  ///< a connect shows in sysfs
+  bool deletes = true;  ///< a delete works
   std::vector<std::string> calls;
 
   Fabrics fabrics() {
@@ -58,15 +58,16 @@ struct Kernel {
 
 TEST_CASE("the option line carries identity and tunables explicitly") {
   auto wanted = target();
-  CHECK(fabrics_option_string(wanted).value() ==
-        "transport=tcp,traddr=10.0.0.5,trsvcid=4420,nqn=" + k_a + ",hostnqn=" + k_fake_host.nqn +
-            ",hostid=" + k_fake_host.id);
+  CHECK(fabrics_option_string(wanted).value() == "transport=tcp,traddr=10.0.0.5,trsvcid=4420,nqn=" + k_a +
+                                                     ",hostnqn=" + k_fake_host.nqn +
+                                                     ",hostid=" + k_fake_host.id);
   wanted.address = IpAddress::parse("[FD00:0:0::1]").value();
   wanted.tunables = {-1, 2, 15, -1, 4, 64};
-  CHECK(fabrics_option_string(wanted).value() ==
-        "transport=tcp,traddr=fd00::1,trsvcid=4420,nqn=" + k_a + ",hostnqn=" + k_fake_host.nqn +
-            ",hostid=" + k_fake_host.id +
-            ",ctrl_loss_tmo=-1,reconnect_delay=2,keep_alive_tmo=15,fast_io_fail_tmo=-1,nr_io_queues=4,queue_size=64");
+  CHECK(fabrics_option_string(wanted).value() == "transport=tcp,traddr=fd00::1,trsvcid=4420,nqn=" + k_a +
+                                                     ",hostnqn=" + k_fake_host.nqn +
+                                                     ",hostid=" + k_fake_host.id +
+                                                     ",ctrl_loss_tmo=-1,reconnect_delay=2,keep_alive_tmo=15,"
+                                                     "fast_io_fail_tmo=-1,nr_io_queues=4,queue_size=64");
 }
 
 TEST_CASE("nothing can smuggle an option into the line") {
@@ -94,10 +95,10 @@ TEST_CASE("E01: tunables outside their range are refused by name") {
     const char* names;
   };
   const Row rows[] = {
-      {{-2, {}, {}, {}, {}, {}}, "ctrl_loss_tmo"},     {{{}, 0, {}, {}, {}, {}}, "reconnect_delay"},
-      {{{}, {}, 0, {}, {}, {}}, "keep_alive_tmo"},     {{{}, {}, {}, -2, {}, {}}, "fast_io_fail_tmo"},
-      {{{}, {}, {}, {}, 0, {}}, "nr_io_queues"},       {{{}, {}, {}, {}, 129, {}}, "nr_io_queues"},
-      {{{}, {}, {}, {}, {}, 15}, "queue_size"},        {{{}, {}, {}, {}, {}, 1025}, "queue_size"},
+      {{-2, {}, {}, {}, {}, {}}, "ctrl_loss_tmo"},    {{{}, 0, {}, {}, {}, {}}, "reconnect_delay"},
+      {{{}, {}, 0, {}, {}, {}}, "keep_alive_tmo"},    {{{}, {}, {}, -2, {}, {}}, "fast_io_fail_tmo"},
+      {{{}, {}, {}, {}, 0, {}}, "nr_io_queues"},      {{{}, {}, {}, {}, 129, {}}, "nr_io_queues"},
+      {{{}, {}, {}, {}, {}, 15}, "queue_size"},       {{{}, {}, {}, {}, {}, 1025}, "queue_size"},
       {{60, {}, {}, 61, {}, {}}, "fast_io_fail_tmo"},
   };
   for (const auto& row : rows) {
@@ -272,9 +273,10 @@ TEST_CASE("L01: growing rescans and waits for the size") {
 }
 
 TEST_CASE("the connect verb reports the errno of a missing fabrics device") {
-  const auto answer = run_host_verb_here("nvme-connect", {{"device", "/nonexistent/nvme-fabrics"}, {"options", "x"}},
-                                         Deadline::never());
+  const auto answer = run_host_verb_here(
+      "nvme-connect", {{"device", "/nonexistent/nvme-fabrics"}, {"options", "x"}}, Deadline::never());
   CHECK(answer->at("errno") == ENOENT);
-  CHECK(run_host_verb_here("nvme-connect", json::object(), Deadline::never()).error().reason == Reason::internal);
+  CHECK(run_host_verb_here("nvme-connect", json::object(), Deadline::never()).error().reason ==
+        Reason::internal);
   CHECK(run_host_verb_here("unknown", json::object(), Deadline::never()).error().reason == Reason::internal);
 }

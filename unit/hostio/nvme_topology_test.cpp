@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "fake_nvme.hpp"
 #include "hostio/nvme/topology.hpp"
 #include "hostio/nvme/uevents.hpp"
-#include "fake_nvme.hpp"
 
 using namespace pillar;
 using namespace pillar::hostio;
@@ -114,7 +114,8 @@ TEST_CASE("block device facts come from sysfs") {
   CHECK(!block_device_exists(roots, {259, 8}));
   CHECK(block_device_size(roots, {259, 8}).error().reason == Reason::device_missing);
   CHECK(DeviceNumber::parse("259:7") == DeviceNumber{259, 7});
-  for (const char* bad : {"", "259", "259:", ":7", "259:7x", "a:b", "259:7:1"}) CHECK(!DeviceNumber::parse(bad));
+  for (const char* bad : {"", "259", "259:", ":7", "259:7x", "a:b", "259:7:1"})
+    CHECK(!DeviceNumber::parse(bad));
   CHECK(device_number_of_node(roots.dev + "/none").error().reason == Reason::device_missing);
   CHECK(device_number_of_node(roots.dev + "/nvme0n1").error().reason == Reason::device_mismatch);
   CHECK(device_number_of_node("/dev/null").error().reason == Reason::device_mismatch);
@@ -122,7 +123,8 @@ TEST_CASE("block device facts come from sysfs") {
 
 TEST_CASE("kernel events are parsed, udevd's are not") {
   using namespace std::string_view_literals;
-  const auto event = parse_uevent("add@/devices/virtual/nvme-fabrics/ctl/nvme0\0ACTION=add\0SUBSYSTEM=nvme\0DEVNAME=nvme0\0"sv);
+  const auto event = parse_uevent(
+      "add@/devices/virtual/nvme-fabrics/ctl/nvme0\0ACTION=add\0SUBSYSTEM=nvme\0DEVNAME=nvme0\0"sv);
   REQUIRE(event);
   CHECK(event->action == "add");
   CHECK(event->subsystem == "nvme");
@@ -139,6 +141,7 @@ TEST_CASE("C08: a wait ends by polling when no event comes, and at its deadline"
   CHECK(seen.value());
   CHECK(looks == 3);
   CHECK(wait_for([]() -> Result<bool> { return false; }, Deadline::after(20ms), 5ms).value() == false);
-  const auto failed = wait_for([]() -> Result<bool> { return fail(Reason::io_error, "x"); }, Deadline::after(5s));
+  const auto failed =
+      wait_for([]() -> Result<bool> { return fail(Reason::io_error, "x"); }, Deadline::after(5s));
   CHECK(failed.error().reason == Reason::io_error);
 }

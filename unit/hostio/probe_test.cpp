@@ -85,8 +85,8 @@ std::string lvm_label(bool good_checksum) {
 
 std::string mbr(char type) {
   std::string sector(512, '\0');
-  const std::string entry = std::string("\0\0\2\0", 4) + std::string(1, type) + std::string("\xff\xff\xff", 3) +
-                            le(2048, 4) + le(8192, 4);
+  const std::string entry = std::string("\0\0\2\0", 4) + std::string(1, type) +
+                            std::string("\xff\xff\xff", 3) + le(2048, 4) + le(8192, 4);
   sector.replace(446, entry.size(), entry);
   sector[510] = '\x55';
   sector[511] = '\xaa';
@@ -97,8 +97,8 @@ std::string gpt_header(std::uint64_t bytes) {
   const std::uint64_t last = bytes / 512 - 1;
   const std::string entries(128 * 128, '\0');
   const auto header = [&](std::uint32_t crc) {
-    return "EFI PART" + le(0x00010000, 4) + le(92, 4) + le(crc, 4) + le(0, 4) + le(1, 8) + le(last, 8) + le(34, 8) +
-           le(last - 33, 8) + "0123456789abcdef" + le(2, 8) + le(128, 4) + le(128, 4) +
+    return "EFI PART" + le(0x00010000, 4) + le(92, 4) + le(crc, 4) + le(0, 4) + le(1, 8) + le(last, 8) +
+           le(34, 8) + le(last - 33, 8) + "0123456789abcdef" + le(2, 8) + le(128, 4) + le(128, 4) +
            le(crc32(entries, 0xffffffffU) ^ 0xffffffffU, 4);
   };
   return header(crc32(header(0), 0xffffffffU) ^ 0xffffffffU);
@@ -145,7 +145,8 @@ TEST_CASE("G01: what cannot be read is not blank") {
 }
 
 TEST_CASE("G01: one byte in the first or last MiB is data") {
-  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{1337}, k_mib - 1, 15 * k_mib, 16 * k_mib - 1}) {
+  for (const std::uint64_t at :
+       {std::uint64_t{0}, std::uint64_t{1337}, k_mib - 1, 15 * k_mib, 16 * k_mib - 1}) {
     CAPTURE(at);
     const Image image;
     image.put(at, "x");
