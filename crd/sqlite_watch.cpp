@@ -161,7 +161,7 @@ void WatchHub::adopt_new() {
 void WatchHub::start_one(Subscription& subscription) {
   std::vector<WatchEvent> events;
   const auto collect = [&]() -> Result<std::int64_t> {
-    const auto head = reader_.revision();
+    auto head = reader_.revision();
     if (!head) return head;
     if (subscription.from.empty()) {
       auto objects = reader_.list(subscription.kind, "", 0);
@@ -173,7 +173,7 @@ void WatchHub::start_one(Subscription& subscription) {
       events.push_back(std::move(bookmark));
       return head;
     }
-    const auto oldest = reader_.oldest_start();
+    auto oldest = reader_.oldest_start();
     if (!oldest) return oldest;
     const auto from = parse_revision(subscription.from);
     if (from < *oldest || from > *head) return tl::unexpected(expired(subscription.from));
