@@ -1,0 +1,228 @@
+// Rounds of an agent link: synchronisation, conditions, and nothing written while nothing changes.
+
+#include <doctest/doctest.h>
+
+#include "actors/controller/link_ops.hpp"
+#include "world.hpp"
+
+namespace pillar::controller::testing {
+namespace {
+
+/// A link to the fake agent with the real table.
+struct Link {
+  explicit Link(World& surroundings) : world(surroundings) {}
+
+  LinkPorts ports() {
+    LinkPorts made;
+    made.ports = world.ports();
+    made.ports.agents = table;
+    made.table = table;
+    made.catalog = std::make_shared<Catalog>();
+    made.connect = [this](const std::string&, const std::string& target) {
+      targets.push_back(target);
+      return world.agent;
+    };
+    made.resolve = [this](const std::string& host, const std::function<void(Result<std::string>)>& done) {
+      CHECK(host == "store-1.lan");
+      done(resolved);
+    };
+    made.timer = world.executor;
+    return made;
+  }
+  RoundOutcome round() {
+    return world.run(link_round(OperationContext::detached(), ports(), "store-1", memory));
+  }
+  crd::PillarAgent agent() { return world.run(get_typed<crd::PillarAgent>(world.ports(), "store-1")).value(); }
+  std::string reason(const std::string& type) {
+    const auto status = agent().status;
+    const auto* condition = crd::find_condition(status.conditions, type);
+    return condition == nullptr ? "" : condition->reason;
+  }
+  int count(const std::string& what) const {
+    int n = 0;
+    for (const auto& line : world.agent->log) n += line.starts_with(what) ? 1 : 0;
+    return n;
+  }
+
+  World& world;
+  std::shared_ptr<AgentTable> table = std::make_shared<AgentTable>();
+  std::shared_ptr<LinkMemory> memory = std::make_shared<LinkMemory>();
+  std::vector<std::string> targets;
+  std::string resolved = "10.0.0.9";
+};
+
+}  // namespace
+
+TEST_CASE("a link connects, synchronises and then writes nothing more") {
+  World world;
+  world.configure();
+  Link link(world);
+  CHECK(link.table->lease("store-1").error().code == Code::unavailable);
+  CHECK(link.round() == RoundOutcome::steady);
+  CHECK(link.targets == std::vector<std::string>{"10.0.0.5:9500"});
+  CHECK(link.reason("AgentConnected") == "Dialed");
+  CHECK(link.reason("ExportsReady") == "Restored");
+  CHECK(link.reason("Ready") == "Ready");
+  const auto agent = link.agent();
+  CHECK(agent.status.resolved_address == "10.0.0.5:9500");
+  CHECK(agent.status.discovered_pools.size() == 1);
+  CHECK(agent.status.fencing->epoch == "e1");
+  CHECK(link.table->lease("store-1")->bind_address() == "10.0.0.5");
+  CHECK(link.table->size_bound("store-1", "vg0").value() == world.agent->pool_bytes);
+  for (int i = 0; i < 5; ++i) CHECK(link.round() == RoundOutcome::steady);
+  CHECK(link.agent().metadata.resource_version == agent.metadata.resource_version);
+  CHECK(link.targets.size() == 1);
+}
+
+TEST_CASE("an agent that does not answer is reported, and its exports are restored when it is back") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  REQUIRE(publish(world, id, k_node_a).has_value());
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  world.agent->fate = [](const std::string&) { return Fate::unavailable; };
+  CHECK(link.round() == RoundOutcome::unsettled);
+  CHECK(link.reason("AgentConnected") == "HealthCheckFailed");
+  CHECK(link.reason("Ready") == "HealthCheckFailed");
+  CHECK(link.table->problem("store-1").find("cannot be reached") != std::string::npos);
+  // A reboot: the exports are gone and the ports wait.
+  world.agent->fate = nullptr;
+  world.agent->exports.clear();
+  world.agent->gated = true;
+  CHECK(link.round() == RoundOutcome::steady);
+  CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
+  CHECK_FALSE(world.agent->gated);
+  CHECK(link.reason("Ready") == "Ready");
+}
+
+TEST_CASE("lost marks are seeded from the records before anything else is done") {
+  World world;
+  world.configure();
+  created_id(world, "v");
+  const auto half = created_id(world, "w");
+  world.agent->refuse["Delete"] = fail(Reason::io_error, "busy").value();
+  CHECK_FALSE(remove(world, half).has_value());
+  world.agent->refuse.clear();
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  world.agent->marks.clear();
+  world.agent->log.clear();
+  world.agent->seeded = false;
+  world.agent->epoch = "e2";
+  CHECK(link.round() == RoundOutcome::steady);
+  REQUIRE_FALSE(world.agent->log.empty());
+  CHECK(world.agent->log.front() == "Seed 2");
+  CHECK(world.agent->marks["vg0/v"].uid == world.record("v")->metadata.uid);
+  CHECK(link.agent().status.fencing->epoch == "e2");
+  // Only the living one is exported again.
+  CHECK(link.count("Reconcile") == 1);
+  CHECK(remove(world, half).has_value());
+}
+
+TEST_CASE("a revoking publication is not restored") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  REQUIRE(publish(world, id, k_node_a).has_value());
+  world.agent->refuse["Deny"] = fail(Reason::access_not_ended, "busy").value();
+  CHECK_FALSE(unpublish(world, id, k_node_a).has_value());
+  world.agent->exports.clear();
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  CHECK(world.agent->hosts("vg0/v").empty());
+}
+
+TEST_CASE("one export that cannot be restored is named, retried alone, and cleared when it works") {
+  World world;
+  world.configure();
+  created_id(world, "v");
+  created_id(world, "w");
+  const auto mark = world.agent->marks["vg0/w"];
+  world.agent->marks["vg0/w"].uid = "somebody-else";
+  Link link(world);
+  CHECK(link.round() == RoundOutcome::unsettled);
+  CHECK(link.reason("ExportsReady") == "ReconcileFailed");
+  CHECK(link.reason("Ready") == "Ready");
+  auto record = world.record("w").value();
+  const auto* condition = crd::find_condition(record.status.conditions, "ExportReconciled");
+  CHECK(condition->reason == "ReconcileFailed");
+  CHECK(condition->message.find("FOREIGN_LIFECYCLE") != std::string::npos);
+  CHECK(link.count("Reconcile vg0/v") == 1);
+  world.agent->marks["vg0/w"] = mark;
+  CHECK(link.round() == RoundOutcome::steady);
+  CHECK(link.count("Reconcile vg0/v") == 1);
+  record = world.record("w").value();
+  CHECK(crd::condition_true(record.status.conditions, "ExportReconciled"));
+  CHECK(link.reason("ExportsReady") == "Restored");
+}
+
+TEST_CASE("a store restored to the past is noticed when the agent is synchronised") {
+  World world;
+  world.configure();
+  created_id(world, "v");
+  world.agent->marks["vg0/v"].generation = 99;
+  Link link(world);
+  CHECK(link.round() == RoundOutcome::unsettled);
+  const auto record = world.record("v").value();
+  CHECK(crd::find_condition(record.status.conditions, "ExportReconciled")->reason == "FenceAhead");
+  CHECK(publish(world, record.spec.volume_id, k_node_a).error().reason == Reason::fence_ahead);
+}
+
+TEST_CASE("a synchronisation waits for operations in flight and keeps new ones out") {
+  World world;
+  world.configure();
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  auto held = std::make_shared<AgentLease>(link.table->lease("store-1").value());
+  world.agent->gated = true;
+  auto round = link_round(OperationContext::detached(), link.ports(), "store-1", link.memory);
+  round.start();
+  world.executor->run_until([&] { return round.done(); }, std::chrono::milliseconds(150));
+  CHECK_FALSE(round.done());
+  CHECK(link.table->lease("store-1").error().code == Code::unavailable);
+  held.reset();
+  CHECK(world.executor->run_until([&] { return round.done(); }));
+  CHECK(link.table->lease("store-1").has_value());
+}
+
+TEST_CASE("C12: host names are resolved for the exports, IPv6 gets its brackets") {
+  World world;
+  world.put(crd::to_object(agent_object("store-1", "store-1.lan")));
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  CHECK(link.targets.back() == "store-1.lan:9500");
+  CHECK(link.table->lease("store-1")->address() == "store-1.lan");
+  CHECK(link.table->lease("store-1")->bind_address() == "10.0.0.9");
+  link.resolved = "10.0.0.10";
+  world.agent->gated = true;
+  REQUIRE(link.round() == RoundOutcome::steady);
+  crd::AgentSpec spec;
+  for (const auto* text : {"fd00::1", "FD00:0:0::1", "[fd00::1]"}) {
+    spec.external = crd::ExternalAddress{text, 9500};
+    CHECK(agent_endpoint(spec)->target == "[fd00::1]:9500");
+    CHECK(agent_endpoint(spec)->host == "fd00::1");
+  }
+}
+
+TEST_CASE("an agent on a Kubernetes node cannot be dialled without Kubernetes, and says so") {
+  World world;
+  crd::PillarAgent agent;
+  agent.metadata.name = "store-1";
+  agent.spec.node_ref = crd::NodeRef{};
+  agent.spec.node_ref->name = "node-1";
+  world.put(crd::to_object(agent));
+  Link link(world);
+  CHECK(link.round() == RoundOutcome::unsettled);
+  CHECK(link.reason("NodeExists") == "KubernetesRequired");
+  CHECK(link.reason("Ready") == "KubernetesRequired");
+  CHECK(link.targets.empty());
+}
+
+TEST_CASE("a link ends with its PillarAgent") {
+  World world;
+  Link link(world);
+  CHECK(link.round() == RoundOutcome::agent_gone);
+}
+
+}  // namespace pillar::controller::testing
