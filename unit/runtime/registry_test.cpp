@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <future>
 #include <random>
 #include <thread>
@@ -204,6 +205,7 @@ int storm(unsigned crashes, int& calls) {
   Fixture f({.kind = "test/counter", .idle = 2ms, .backoff_first = 1ms, .backoff_max = 2ms});
   std::atomic<int> answered{0};
   std::atomic<int> counted{0};
+  std::barrier pause(k_senders);
   const auto send = [&](unsigned seed) {
     std::minstd_rand random(seed);
     for (int i = 0; i < k_calls; ++i) {
@@ -219,6 +221,10 @@ int storm(unsigned crashes, int& calls) {
       route(f.registry, std::to_string(random() % 64),
             CountCall{std::make_shared<const Count>(Count{how}), Deadline::after(60s), std::move(reply)});
       if (i % 20 == 0) std::this_thread::sleep_for(1ms);
+      if (i % 500 == 0) {
+        pause.arrive_and_wait();
+        std::this_thread::sleep_for(10ms);  // long enough for all to be found idle
+      }
     }
   };
   std::vector<std::thread> senders;

@@ -13,11 +13,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Task<int> add(int a, int b) { co_return a + b; }
+Task<long> add(long a, long b) { co_return a + b; }
 
-Task<int> sum_to(int n) {
-  int sum = 0;
-  for (int i = 1; i <= n; ++i) sum = co_await add(sum, i);
+Task<long> sum_to(long n) {
+  long sum = 0;
+  for (long i = 1; i <= n; ++i) sum = co_await add(sum, i);
   co_return sum;
 }
 
@@ -56,7 +56,7 @@ Task<void> sleeping(std::shared_ptr<QueueExecutor> executor) { co_await sleep_fo
 
 TEST_CASE("task: values pass through nested awaits, in loops of any length") {
   QueueExecutor executor;
-  CHECK(executor.run(sum_to(20000)) == 200010000);
+  CHECK(executor.run(sum_to(1'000'000)) == 500'000'500'000);
 }
 
 TEST_CASE("task: exceptions reach the awaiting coroutine and the driver") {
