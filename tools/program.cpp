@@ -5,6 +5,7 @@
 
 #include "actors/runtime/logging.hpp"
 #include "actors/runtime/metrics_http.hpp"
+#include "actors/runtime/system.hpp"
 #include "hostio/helper_process.hpp"
 #include "hostio/host_helpers.hpp"
 
@@ -58,12 +59,12 @@ Result<std::vector<csi_front::Endpoint>> parse_endpoints(const std::string& list
   return endpoints;
 }
 
-Result<void> serve_pages(const std::string& listen, runtime::System& system, Service& service,
+Result<void> serve_pages(const std::string& listen, const runtime::Services& services, Service& service,
                          std::vector<std::unique_ptr<runtime::MetricsHttp>>& pages) {
   if (listen.empty()) return {};
   runtime::MetricsHttpOptions options;
   options.listen = listen;
-  options.services = system.services();
+  options.services = services;
   options.ready = [&service] { return service.ready(); };
   auto page = runtime::MetricsHttp::start(std::move(options));
   if (!page) return tl::unexpected(page.error());
@@ -82,20 +83,16 @@ Result<void> run(const Program& program, const Flags& flags) {
       ->gauge("pillar_csi_build_info", "Version of this program, always 1", {{"version", PILLAR_CSI_VERSION}})
       .set(1);
 
-  runtime::SystemOptions system_options;
-  system_options.services = services;
-  runtime::System system(system_options);
-  auto service = program.start(system);
+  auto service = program.start(services);
   if (!service) return tl::unexpected(service.error());
   const auto stop_actors = [&] {
-    (*service)->stop();
-    if (!system.shutdown(k_actor_limit))
+    if (!(*service)->stop(k_actor_limit))
       runtime::log(spdlog::level::warn,
                    "some actors did not end in time; what they held is recovered at the next start");
   };
   std::vector<std::unique_ptr<runtime::MetricsHttp>> pages;
-  Result<void> serving = serve_pages(flags.metrics_listen, system, **service, pages);
-  if (serving) serving = serve_pages(flags.health_listen, system, **service, pages);
+  Result<void> serving = serve_pages(flags.metrics_listen, services, **service, pages);
+  if (serving) serving = serve_pages(flags.health_listen, services, **service, pages);
   auto server = serving ? csi_front::Server::start(*endpoints, (*service)->grpc_services())
                         : Result<std::unique_ptr<csi_front::Server>>(tl::unexpected(serving.error()));
   if (!server) {

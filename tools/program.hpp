@@ -9,7 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "actors/runtime/system.hpp"
+#include "actors/runtime/cell.hpp"
 #include "csi/serve.hpp"
 #include "csi/server.hpp"
 #include "messages/error.hpp"
@@ -24,8 +24,9 @@ class Service {
   virtual std::vector<grpc::Service*> grpc_services() = 0;
   /// For /readyz; must not block.
   virtual Result<void> ready() = 0;
-  /// Ends background work that must not outlive the actors; called after the server refuses new calls.
-  virtual void stop() = 0;
+  /// Ends all actors; calls they hold are answered UNAVAILABLE. Called after the server refuses new calls.
+  /// False when something was still there after `limit`.
+  virtual bool stop(Clock::duration limit) = 0;
 };
 
 /// How one program differs from the others.
@@ -38,7 +39,7 @@ struct Program {
   /// Adds the program's own flags.
   std::function<void(CLI::App&)> add_flags;
   /// Starts it; an error ends the program with status 1 and its message.
-  std::function<Result<std::unique_ptr<Service>>(runtime::System&)> start;
+  std::function<Result<std::unique_ptr<Service>>(const runtime::Services&)> start;
 };
 
 /// Runs `program` until SIGTERM or SIGINT. Exit status: 0 orderly end, 1 cannot start, 2 wrong flags. Helper

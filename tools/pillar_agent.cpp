@@ -1,0 +1,68 @@
+// pillar-agent: the storage node's side. Owns every change to LVM and to the NVMe target of its host.
+
+#include "actors/agent/agent.hpp"
+#include "csi/services.hpp"
+#include "tools/program.hpp"
+
+namespace {
+
+using namespace pillar;
+
+struct Flags {
+  std::string config = "/etc/pillar-csi/agent.yaml";
+  agent::AgentConfig settings;
+};
+
+class AgentService final : public tools::Service {
+ public:
+  AgentService(std::unique_ptr<agent::AgentApp> app, const runtime::Services& services)
+      : app_(std::move(app)), service_(*app_, tools::call_metrics(services.metrics, "agent")) {}
+
+  std::vector<grpc::Service*> grpc_services() override { return {&service_}; }
+  Result<void> ready() override {
+    if (app_->gated())
+      return fail(Reason::restore_pending, "exports wait for the controller's first complete list");
+    return {};
+  }
+  bool stop(Clock::duration limit) override { return app_->shutdown(limit); }
+
+ private:
+  std::unique_ptr<agent::AgentApp> app_;
+  csi_front::AgentService<agent::AgentApp> service_;
+};
+
+Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
+  auto config = agent::load_config(flags.config, flags.settings);
+  if (!config) return tl::unexpected(config.error());
+  agent::AgentParts parts;
+  parts.services = services;
+  parts.host = agent::make_real_host(*config, services);
+  auto app = agent::AgentApp::start(std::move(*config), std::move(parts));
+  if (!app) return tl::unexpected(app.error());
+  return std::make_unique<AgentService>(std::move(*app), services);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  tools::Program program;
+  program.name = "pillar-agent";
+  program.description = "Serves the LVM volumes of this storage node over NVMe-oF/TCP";
+  program.default_listen = "tcp://0.0.0.0:9500";
+  program.default_metrics = "0.0.0.0:9501";
+  program.add_flags = [&flags](CLI::App& cli) {
+    cli.add_option("--config", flags.config, "configuration file (YAML), see docs/interfaces.md section 5")
+        ->capture_default_str();
+    cli.add_option("--state-dir", flags.settings.state_dir, "folder of marks and export records")
+        ->capture_default_str();
+    cli.add_option("--configfs-root", flags.settings.configfs_root, "where configfs is mounted")
+        ->capture_default_str();
+    cli.add_option("--sysfs-root", flags.settings.sysfs_root, "where sysfs is mounted")
+        ->capture_default_str();
+    cli.add_option("--dev-root", flags.settings.dev_root, "where devices are")->capture_default_str();
+    cli.add_option("--proc-root", flags.settings.proc_root, "where procfs is mounted")->capture_default_str();
+  };
+  program.start = [&flags](const runtime::Services& services) { return start(flags, services); };
+  return tools::run_program(argc, argv, program);
+}

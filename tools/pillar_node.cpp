@@ -1,0 +1,88 @@
+// pillar-node: CSI Identity and Node services of one worker: connect, format, mount.
+
+#include <unistd.h>
+
+#include <array>
+
+#include "actors/node/node.hpp"
+#include "csi/services.hpp"
+#include "tools/program.hpp"
+
+namespace {
+
+using namespace pillar;
+
+struct Flags {
+  node::NodeConfig config;
+  hostio::HostIdentityPaths identity;
+};
+
+class NodeService final : public tools::Service {
+ public:
+  NodeService(std::unique_ptr<node::NodeApp> app, const runtime::Services& services)
+      : app_(std::move(app)),
+        identity_(*app_, tools::call_metrics(services.metrics, "csi")),
+        node_(*app_, tools::call_metrics(services.metrics, "csi")) {}
+
+  std::vector<grpc::Service*> grpc_services() override { return {&identity_, &node_}; }
+  Result<void> ready() override { return {}; }
+  bool stop(Clock::duration limit) override { return app_->shutdown(limit); }
+
+ private:
+  std::unique_ptr<node::NodeApp> app_;
+  csi_front::IdentityService<node::NodeApp> identity_;
+  csi_front::NodeService<node::NodeApp> node_;
+};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
+  node::NodeConfig config = flags.config;
+  auto identity = hostio::load_or_create_host_identity(flags.identity);
+  if (!identity) return tl::unexpected(identity.error());
+  config.identity = std::move(*identity);
+  node::NodeParts parts;
+  parts.services = services;
+  auto app = node::NodeApp::start(std::move(config), std::move(parts));
+  if (!app) return tl::unexpected(app.error());
+  return std::make_unique<NodeService>(std::move(*app), services);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  flags.config.node_name = host_name();
+  flags.config.version = PILLAR_CSI_VERSION;
+  // There is no API server yet that the host NQN could be published on, so the node id carries it.
+  flags.config.standalone = true;
+  tools::Program program;
+  program.name = "pillar-node";
+  program.description = "Attaches and mounts volumes on this worker";
+  program.default_listen = "unix:///var/lib/kubelet/plugins/pillar-csi.bhyoo.com/csi.sock";
+  program.default_metrics = "0.0.0.0:9502";
+  program.default_health = "0.0.0.0:9808";
+  program.add_flags = [&flags](CLI::App& cli) {
+    auto& config = flags.config;
+    cli.add_option("--node-name", config.node_name, "name of this node")->capture_default_str();
+    cli.add_option("--state-dir", config.state_dir, "folder of stage records")->capture_default_str();
+    cli.add_option("--allow-path", config.allowed_prefixes,
+                   "staging and target paths must lie below one of these folders; repeatable; default: "
+                   "anywhere but below "
+                   "system folders");
+    cli.add_option("--max-volumes-per-node", config.max_volumes_per_node,
+                   "reported to the orchestrator, 0: no limit")
+        ->capture_default_str();
+    cli.add_flag("--legacy-volume-condition,!--no-legacy-volume-condition", config.legacy_volume_condition,
+                 "also answer the volume condition of CSI 1.12");
+    cli.add_option("--host-nqn-file", flags.identity.nqn_file, "file of this host's NQN, made when missing")
+        ->capture_default_str();
+    cli.add_option("--host-id-file", flags.identity.id_file, "file of this host's id, made when missing")
+        ->capture_default_str();
+  };
+  program.start = [&flags](const runtime::Services& services) { return start(flags, services); };
+  return tools::run_program(argc, argv, program);
+}
