@@ -1,6 +1,6 @@
-// agent/reconcile: fans a desired set out to the volume actors and holds the restore gate (docs/fencing.md section
-// 7): prepare every export of the set, then link each port's in one tight loop, then open the gate. What could not be
-// prepared is excluded with its reason and retried; it never holds the others.
+// agent/reconcile: fans a desired set out to the volume actors and holds the restore gate (docs/fencing.md
+// section 7): prepare every export of the set, then link each port's in one tight loop, then open the gate.
+// What could not be prepared is excluded with its reason and retried; it never holds the others.
 
 #include <spdlog/spdlog.h>
 
@@ -47,7 +47,8 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
       if (next_ == outcomes_.size()) return;
       index = next_++;
     }
-    send_(index, Reply<ReconcileOutcome>([self = shared_from_this(), index](Result<ReconcileOutcome> outcome) {
+    send_(index,
+          Reply<ReconcileOutcome>([self = shared_from_this(), index](Result<ReconcileOutcome> outcome) {
             self->answered(index, std::move(outcome));
           }));
   }
@@ -70,9 +71,10 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
 
 Async<Outcomes> fan_out(const ContextPtr& context, const OperationContext& op, std::size_t count,
                         FanOut::Send send) {
-  return Async<Outcomes>(op.executor(), [context, count, send = std::move(send)](Async<Outcomes>::Complete complete) {
-    std::make_shared<FanOut>(count, send, std::move(complete))->start(context->limits.fan_out);
-  });
+  return Async<Outcomes>(
+      op.executor(), [context, count, send = std::move(send)](Async<Outcomes>::Complete complete) {
+        std::make_shared<FanOut>(count, send, std::move(complete))->start(context->limits.fan_out);
+      });
 }
 
 using Desired = std::vector<v1::DesiredVolume>;
@@ -80,17 +82,16 @@ using Desired = std::vector<v1::DesiredVolume>;
 Async<Outcomes> reconcile_all(const ContextPtr& context, const OperationContext& op,
                               std::shared_ptr<const Desired> volumes, bool hold_links) {
   const std::size_t count = volumes->size();
-  return fan_out(context, op, count,
-                 [context, volumes, hold_links](std::size_t index, Reply<ReconcileOutcome> reply) {
-                   auto request = std::make_shared<ReconcileOne>();
-                   request->desired = (*volumes)[index];
-                   request->hold_links = hold_links;
-                   std::string key = request->desired.volume().agent_volume_id();
-                   runtime::route(context->actors.volumes, std::move(key),
-                                  Call<ReconcileOne, ReconcileOutcome>{
-                                      std::move(request), Deadline::after(context->limits.prepare),
-                                      std::move(reply)});
-                 });
+  return fan_out(
+      context, op, count, [context, volumes, hold_links](std::size_t index, Reply<ReconcileOutcome> reply) {
+        auto request = std::make_shared<ReconcileOne>();
+        request->desired = (*volumes)[index];
+        request->hold_links = hold_links;
+        std::string key = request->desired.volume().agent_volume_id();
+        runtime::route(context->actors.volumes, std::move(key),
+                       Call<ReconcileOne, ReconcileOutcome>{
+                           std::move(request), Deadline::after(context->limits.prepare), std::move(reply)});
+      });
 }
 
 /// The prepared exports of one port.
@@ -114,16 +115,17 @@ std::vector<PortBatch> batches_of(const Outcomes& outcomes) {
   return out;
 }
 
-Async<Result<OpenedAll>> open_port(const ContextPtr& context, const OperationContext& op, const PortBatch& batch) {
+Async<Result<OpenedAll>> open_port(const ContextPtr& context, const OperationContext& op,
+                                   const PortBatch& batch) {
   auto request = std::make_shared<OpenAll>();
   request->endpoint = batch.endpoint;
   request->plans = batch.plans;
-  return Async<Result<OpenedAll>>(
-      op.executor(), [context, request, key = batch.endpoint.key()](Async<Result<OpenedAll>>::Complete complete) {
-        runtime::route(context->actors.ports, key,
-                       Call<OpenAll, OpenedAll>{request, Deadline::after(context->limits.prepare),
-                                                Reply<OpenedAll>(std::move(complete))});
-      });
+  return Async<Result<OpenedAll>>(op.executor(), [context, request, key = batch.endpoint.key()](
+                                                     Async<Result<OpenedAll>>::Complete complete) {
+    runtime::route(context->actors.ports, key,
+                   Call<OpenAll, OpenedAll>{request, Deadline::after(context->limits.prepare),
+                                            Reply<OpenedAll>(std::move(complete))});
+  });
 }
 
 /// Links what was prepared, port by port; a failure becomes the outcome of its volume.
@@ -204,8 +206,8 @@ Task<Result<std::vector<v1::ReconcileResult>>> close_strays(ContextPtr context, 
                                                             Shared<v1::ReconcileStateRequest> request) {
   auto read = [context] { return nvmet::read_our_subsystems(*context->host.nvmet); };
   runtime::JobOptions options{"list exports", {}};
-  auto live = co_await context->work->run<std::vector<nvmet::LiveSubsystem>>(op.executor(), Deadline::never(), read,
-                                                                            std::move(options));
+  auto live = co_await context->work->run<std::vector<nvmet::LiveSubsystem>>(op.executor(), Deadline::never(),
+                                                                             read, std::move(options));
   if (!live) co_return tl::unexpected(live.error());
   auto closes = std::make_shared<std::vector<std::shared_ptr<CloseStray>>>();
   for (const std::string& nqn : stray_exports(*request, *live)) {
@@ -215,14 +217,14 @@ Task<Result<std::vector<v1::ReconcileResult>>> close_strays(ContextPtr context, 
     close->known_sequence = request->sequence();
     closes->push_back(std::move(close));
   }
-  Outcomes outcomes =
-      co_await fan_out(context, op, closes->size(), [context, closes](std::size_t i, Reply<ReconcileOutcome> reply) {
-        const auto& close = (*closes)[i];
-        std::string key = close->volume ? close->volume->str() : "stray/" + close->nqn;
-        runtime::route(context->actors.volumes, std::move(key),
-                       Call<CloseStray, ReconcileOutcome>{close, Deadline::after(context->limits.prepare),
-                                                          std::move(reply)});
-      });
+  auto send = [context, closes](std::size_t i, Reply<ReconcileOutcome> reply) {
+    const auto& close = (*closes)[i];
+    std::string key = close->volume ? close->volume->str() : "stray/" + close->nqn;
+    runtime::route(context->actors.volumes, std::move(key),
+                   Call<CloseStray, ReconcileOutcome>{close, Deadline::after(context->limits.prepare),
+                                                      std::move(reply)});
+  };
+  Outcomes outcomes = co_await fan_out(context, op, closes->size(), send);
   std::vector<v1::ReconcileResult> results;
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const auto& close = (*closes)[i];
@@ -243,7 +245,8 @@ Task<Result<void>> forget_tombstones(ContextPtr context, OperationContext op,
     return context->store->prune_tombstones(listed);
   };
   runtime::JobOptions options{"forget tombstones", {}};
-  auto pruned = co_await context->durable->run<std::size_t>(op.executor(), Deadline::never(), job, std::move(options));
+  auto pruned =
+      co_await context->durable->run<std::size_t>(op.executor(), Deadline::never(), job, std::move(options));
   if (!pruned) co_return tl::unexpected(pruned.error());
   co_return Result<void>{};
 }
@@ -295,7 +298,8 @@ Task<Result<v1::ReconcileStateResponse>> reconcile_state(ContextPtr context, Rec
   co_return response;
 }
 
-/// Gets exports ready before the controller is heard; links them only with self_restore. The gate stays closed.
+/// Gets exports ready before the controller is heard; links them only with self_restore. The gate stays
+/// closed.
 Task<Result<Done>> restore_from_records(ContextPtr context, OperationContext op) {
   auto volumes = std::make_shared<Desired>();
   for (const ExportRecord& record : context->store->records()) {
@@ -322,10 +326,11 @@ ReconcileActor::behavior_type reconcile_actor(runtime::Stateful<ReconcileState, 
                                               ContextPtr context) {
   ReconcileState* state = &self->state;
   return {[context, state](const Call<v1::ReconcileStateRequest, v1::ReconcileStateResponse>& call) {
-            state->queue.submit(call, "reconcile_state",
-                                [context, state](OperationContext op, Shared<v1::ReconcileStateRequest> request) {
-                                  return reconcile_state(context, state, std::move(op), std::move(request));
-                                });
+            state->queue.submit(
+                call, "reconcile_state",
+                [context, state](OperationContext op, Shared<v1::ReconcileStateRequest> request) {
+                  return reconcile_state(context, state, std::move(op), std::move(request));
+                });
           },
           [context, state](const Call<RestoreFromRecords, Done>& call) {
             state->queue.submit(call, "restore_from_records",

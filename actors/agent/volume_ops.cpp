@@ -190,7 +190,8 @@ Task<Result<void>> carry_out(HostPtr host, std::string nqn, nvmet::ExportPlan pl
 /// carry_out for plans that only take away or relink: their `open` part goes to ports the export was linked to.
 Task<Result<void>> carry_out_closing(HostPtr host, std::string nqn, nvmet::ExportPlan plan) {
   nvmet::Plan reopen = std::exchange(plan.open, {});
-  auto done = co_await carry_out(host, nqn, std::move(plan), Endpoint{});
+  Endpoint nowhere;
+  auto done = co_await carry_out(host, nqn, std::move(plan), std::move(nowhere));
   if (!done || reopen.empty()) co_return done;
   co_return co_await host->configure(nqn, reopen);
 }
