@@ -40,13 +40,14 @@ std::string usage_text(const Usage& usage) {
 
 tl::unexpected<Error> other_usage(const StageRecord& record, const StageRequest& request) {
   if (record.usage != request.usage)
-    return fail(Reason::incompatible, "volume " + record.volume_id + " is staged as " + usage_text(record.usage) +
-                                          ", asked for " + usage_text(request.usage) + "; unstage it first");
-  return fail(Reason::incompatible, "volume " + record.volume_id + " is staged from " + record.session.nqn + " at " +
-                                        record.session.address + ":" + std::to_string(record.session.port) +
-                                        ", asked for " + request.context.session.nqn + " at " +
-                                        request.context.session.address + ":" +
-                                        std::to_string(request.context.session.port) + "; unstage it first");
+    return fail(Reason::incompatible, "volume " + record.volume_id + " is staged as " +
+                                          usage_text(record.usage) + ", asked for " +
+                                          usage_text(request.usage) + "; unstage it first");
+  return fail(Reason::incompatible,
+              "volume " + record.volume_id + " is staged from " + record.session.nqn + " at " +
+                  record.session.address + ":" + std::to_string(record.session.port) + ", asked for " +
+                  request.context.session.nqn + " at " + request.context.session.address + ":" +
+                  std::to_string(request.context.session.port) + "; unstage it first");
 }
 
 /// A path staged as recorded: is it still what the record says?
@@ -91,7 +92,8 @@ Result<StageStep> plan_path(const StageRecord& record, const StageRequest& reque
   return as_wanted ? StageStep::adopt_mount : StageStep::mount_again;
 }
 
-Result<StageStep> plan_unfinished(const StageRecord& record, const StageRequest& request, const KernelView& view) {
+Result<StageStep> plan_unfinished(const StageRecord& record, const StageRequest& request,
+                                  const KernelView& view) {
   if (record.session != request.context.session) return StageStep::replace_session;
   return plan_path(record, request, view, StageStep::resume);
 }
@@ -101,8 +103,8 @@ Result<StageStep> plan_without_record(const StageRequest& request, const KernelV
 }
 
 tl::unexpected<Error> not_staged(const PublishRequest& request, const std::string& seen) {
-  return fail(Reason::not_staged, "volume " + request.volume_id + " is not staged at " + request.staging_path + " (" +
-                                      seen + "); call NodeStageVolume first");
+  return fail(Reason::not_staged, "volume " + request.volume_id + " is not staged at " +
+                                      request.staging_path + " (" + seen + "); call NodeStageVolume first");
 }
 
 /// Row D07: a publication may only stand on a verified stage.
@@ -151,7 +153,8 @@ Result<void> check_capability_staged(const StageRecord& record, const PublishReq
 }
 
 /// Rows A03 and, for devices, the one flag they share.
-Result<void> check_other_targets(const StageRecord& record, const PublishRequest& request, const KernelView& view) {
+Result<void> check_other_targets(const StageRecord& record, const PublishRequest& request,
+                                 const KernelView& view) {
   const bool readonly = effective_readonly(record, request);
   for (const auto& other : live_publications(view, record)) {
     if (other.target == request.target) continue;
@@ -161,18 +164,20 @@ Result<void> check_other_targets(const StageRecord& record, const PublishRequest
     };
     if (single(request.capability.access) || single(record.usage.access) || single(other.access))
       return fail(Reason::published_elsewhere, "volume " + record.volume_id +
-                                                   " is SINGLE_NODE_SINGLE_WRITER and in use at " + other.target +
-                                                   "; only one pod may use it at a time");
+                                                   " is SINGLE_NODE_SINGLE_WRITER and in use at " +
+                                                   other.target + "; only one pod may use it at a time");
     if (record.usage.mode == VolumeMode::block && other.readonly != readonly)
-      return fail(Reason::incompatible, Code::failed_precondition,
-                  "block volume " + record.volume_id + " is published " +
-                      (other.readonly ? "read-only" : "writable") + " at " + other.target +
-                      " and a device has one read-only flag for all; publish it the same way or unpublish that");
+      return fail(
+          Reason::incompatible, Code::failed_precondition,
+          "block volume " + record.volume_id + " is published " +
+              (other.readonly ? "read-only" : "writable") + " at " + other.target +
+              " and a device has one read-only flag for all; publish it the same way or unpublish that");
   }
   return {};
 }
 
-Result<PublishStep> check_target(const StageRecord& record, const PublishRequest& request, const KernelView& view) {
+Result<PublishStep> check_target(const StageRecord& record, const PublishRequest& request,
+                                 const KernelView& view) {
   const auto layers = view.mounts.layers_at(request.target);
   const auto kinds = layers_of(view, request.target, record);
   const auto* known = record.find_publication(request.target);
@@ -200,15 +205,19 @@ Result<PublishStep> check_target(const StageRecord& record, const PublishRequest
 
 bool is_dead(const KernelView& view, const MountEntry& layer) { return view.gone.contains(layer.device); }
 
-void add_device_findings(const KernelView& view, const StageRecord& record, std::vector<HealthFinding>& found) {
-  if (find_subsystem(view, record.session.nqn) == nullptr || find_namespace(view, record.session) == nullptr) {
-    found.push_back({csi::INACCESSIBLE, "DeviceGone",
-                     "the device of the volume is gone; delete the pods that use it so that it is staged again"});
+void add_device_findings(const KernelView& view, const StageRecord& record,
+                         std::vector<HealthFinding>& found) {
+  if (find_subsystem(view, record.session.nqn) == nullptr ||
+      find_namespace(view, record.session) == nullptr) {
+    found.push_back(
+        {csi::INACCESSIBLE, "DeviceGone",
+         "the device of the volume is gone; delete the pods that use it so that it is staged again"});
     return;
   }
   if (!session_live(view, record.session))
     found.push_back({csi::INACCESSIBLE, "TargetUnreachable",
-                     "no connection to " + record.session.address + ":" + std::to_string(record.session.port) +
+                     "no connection to " + record.session.address + ":" +
+                         std::to_string(record.session.port) +
                          " is live; I/O waits until the storage node is back"});
 }
 
@@ -224,8 +233,9 @@ void add_mount_findings(const KernelView& view, const StageRecord& record, const
     found.push_back({csi::INACCESSIBLE, "FilesystemDead",
                      "the filesystem at " + path + " lost its device; delete the pods that use it"});
   else if (!record.usage.readonly && top.superblock_read_only())
-    found.push_back({csi::INACCESSIBLE, "FilesystemReadOnly",
-                     "the filesystem at " + path + " turned read-only after an error; delete the pods that use it"});
+    found.push_back(
+        {csi::INACCESSIBLE, "FilesystemReadOnly",
+         "the filesystem at " + path + " turned read-only after an error; delete the pods that use it"});
 }
 
 }  // namespace
@@ -293,9 +303,11 @@ Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const Sta
   if (record->usage != request.usage || record->session != request.context.session)
     return other_usage(*record, request);
   const auto* staging = record->find_staging(request.path);
-  if (staging == nullptr || staging->state != StagingState::staged) return plan_unfinished(*record, request, view);
+  if (staging == nullptr || staging->state != StagingState::staged)
+    return plan_unfinished(*record, request, view);
   if (record->usage.mode == VolumeMode::mount)
-    if (auto clear = path_holds_ours(*record, request.path, view); !clear) return tl::unexpected(clear.error());
+    if (auto clear = path_holds_ours(*record, request.path, view); !clear)
+      return tl::unexpected(clear.error());
   return check_staged(*record, *staging, view);
 }
 
@@ -310,7 +322,8 @@ Result<void> check_remount(const StageRecord& record, std::string_view path, con
 }
 
 bool marker_matches(const StageRecord& record, const PublishContext& publish) {
-  return record.phase == Phase::formatting && !record.marker.empty() && record.generation == publish.generation;
+  return record.phase == Phase::formatting && !record.marker.empty() &&
+         record.generation == publish.generation;
 }
 
 Result<hostio::FormatDecision> plan_format(const hostio::Content& content, bool redo,
@@ -318,9 +331,10 @@ Result<hostio::FormatDecision> plan_format(const hostio::Content& content, bool 
   auto decision = hostio::decide_format(content, request.usage.fs_type, request.publish.formatted, redo);
   if (!decision) return tl::unexpected(with_context(decision.error(), "volume " + request.volume_id));
   if (*decision != hostio::FormatDecision::use && request.usage.readonly)
-    return fail(Reason::foreign_content, "volume " + request.volume_id +
-                                             " holds no filesystem and was asked for read-only; stage it writable "
-                                             "once so that it gets one");
+    return fail(Reason::foreign_content,
+                "volume " + request.volume_id +
+                    " holds no filesystem and was asked for read-only; stage it writable "
+                    "once so that it gets one");
   return decision;
 }
 
@@ -442,7 +456,8 @@ Result<PathUse> resolve_path(const std::optional<StageRecord>& record, std::stri
   return record->usage.mode == VolumeMode::block ? PathUse::block : PathUse::filesystem;
 }
 
-std::vector<HealthFinding> health_of(const KernelView& view, const StageRecord& record, std::string_view path) {
+std::vector<HealthFinding> health_of(const KernelView& view, const StageRecord& record,
+                                     std::string_view path) {
   std::vector<HealthFinding> found;
   add_device_findings(view, record, found);
   if (record.usage.mode == VolumeMode::block) return found;

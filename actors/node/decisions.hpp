@@ -1,6 +1,6 @@
 #pragma once
-// The rules of docs/fencing.md sections 5 and 6 as functions: given what is recorded, what the kernel shows and
-// what was asked, what comes next. No clock, no I/O, no actor.
+// The rules of docs/fencing.md sections 5 and 6 as functions: given what is recorded, what the kernel shows
+// and what was asked, what comes next. No clock, no I/O, no actor.
 
 #include <cstdint>
 #include <map>
@@ -67,13 +67,14 @@ enum class StageStep : std::uint8_t {
 Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const StageRequest& request,
                              const KernelView& view);
 
-/// Whether the layers at a staging path may be unmounted to be mounted afresh: FAILED_PRECONDITION while pods hold
-/// the same superblock, since a new mount of it would only be another door to the dead filesystem.
+/// Whether the layers at a staging path may be unmounted to be mounted afresh: FAILED_PRECONDITION while pods
+/// hold the same superblock, since a new mount of it would only be another door to the dead filesystem.
 Result<void> check_remount(const StageRecord& record, std::string_view path, const KernelView& view);
 
-/// What happens to the content of the device (docs/fencing.md section 6): hostio::decide_format, and nothing is
-/// ever formatted for a read-only stage. `redo`: marker_matches.
-Result<hostio::FormatDecision> plan_format(const hostio::Content& content, bool redo, const StageRequest& request);
+/// What happens to the content of the device (docs/fencing.md section 6): hostio::decide_format, and nothing
+/// is ever formatted for a read-only stage. `redo`: marker_matches.
+Result<hostio::FormatDecision> plan_format(const hostio::Content& content, bool redo,
+                                           const StageRequest& request);
 /// True when the record's marker stands for an attempt under this very publication: nobody else can have had
 /// the volume since.
 bool marker_matches(const StageRecord& record, const PublishContext& publish);
@@ -85,8 +86,9 @@ enum class PublishStep : std::uint8_t {
   adopt,   ///< bound as asked, but not recorded: record it
   done,
 };
-/// FAILED_PRECONDITION: not staged, stage not verified (row D07), second target of ReadWriteOncePod (A03), other
-/// capability than staged. ALREADY_EXISTS: the target holds something else (H01) or another readonly flag.
+/// FAILED_PRECONDITION: not staged, stage not verified (row D07), second target of ReadWriteOncePod (A03),
+/// other capability than staged. ALREADY_EXISTS: the target holds something else (H01) or another readonly
+/// flag.
 Result<PublishStep> plan_publish(const std::optional<StageRecord>& record, const PublishRequest& request,
                                  const KernelView& view);
 /// Read-only if any of stage, access mode or readonly flag says so (row H03).
@@ -96,8 +98,8 @@ std::vector<Publication> live_publications(const KernelView& view, const StageRe
 
 /// What NodeUnpublish does next.
 enum class UnpublishStep : std::uint8_t { unmount, nothing };
-/// By path only (row D10): a recorded target is always unmounted. Without a record, only what provably belongs
-/// to the volume or is dead; otherwise FAILED_PRECONDITION.
+/// By path only (row D10): a recorded target is always unmounted. Without a record, only what provably
+/// belongs to the volume or is dead; otherwise FAILED_PRECONDITION.
 Result<UnpublishStep> plan_unpublish(const std::optional<StageRecord>& record, std::string_view volume_id,
                                      std::string_view target, const KernelView& view);
 
@@ -109,15 +111,15 @@ enum class UnstageStep : std::uint8_t {
 /// FAILED_PRECONDITION while pods use the volume, or when an unrecorded path holds something else.
 Result<UnstageStep> plan_unstage(const StageRecord& record, std::string_view path, const KernelView& view);
 
-/// A record for a volume whose record is missing, from mountinfo -> device -> NQN, in phase unstaging. nullopt:
-/// nothing is mounted at the path and there is no unused session of the volume. FAILED_PRECONDITION when
-/// something is mounted there that does not map back to the volume.
+/// A record for a volume whose record is missing, from mountinfo -> device -> NQN, in phase unstaging.
+/// nullopt: nothing is mounted at the path and there is no unused session of the volume. FAILED_PRECONDITION
+/// when something is mounted there that does not map back to the volume.
 Result<std::optional<StageRecord>> rebuild_record(const KernelView& view, std::string_view volume_id,
                                                   std::string_view path);
 
-/// Whether a record survives the start of the process (row D06): dropped when the machine has booted since and
-/// neither its session nor any of its mounts is left. One in phase formatting stays, since its marker is what
-/// lets a cut-off mkfs be done again.
+/// Whether a record survives the start of the process (row D06): dropped when the machine has booted since
+/// and neither its session nor any of its mounts is left. One in phase formatting stays, since its marker is
+/// what lets a cut-off mkfs be done again.
 enum class RecordFate : std::uint8_t { keep, drop };
 RecordFate reconcile_record(const StageRecord& record, const KernelView& view, std::string_view boot_id);
 
@@ -135,6 +137,7 @@ struct HealthFinding {
   std::string message;
 };
 /// What mountinfo and sysfs alone tell; touches nothing. `path`: empty for the whole volume.
-std::vector<HealthFinding> health_of(const KernelView& view, const StageRecord& record, std::string_view path);
+std::vector<HealthFinding> health_of(const KernelView& view, const StageRecord& record,
+                                     std::string_view path);
 
 }  // namespace pillar::node

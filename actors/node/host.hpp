@@ -18,15 +18,6 @@
 
 namespace pillar::node {
 
-/// What is at a path, without following a mount that may be dead further than one lookup.
-enum class PathKind : std::uint8_t {
-  missing,
-  directory,
-  file,
-  other,
-  unreachable,  ///< EIO, ENOTCONN, ESTALE, EACCES: still there, do not conclude anything
-};
-
 /// A device and what mkfs is to make on it.
 struct MkfsJob {
   hostio::NvmeNamespace device;
@@ -72,8 +63,8 @@ class Host {
   virtual Answer<KernelView> view() = 0;
   /// Names of devices stacked on this one (dm, md), from sysfs `holders`.
   virtual Answer<std::vector<std::string>> holders(hostio::NvmeNamespace device) = 0;
-  /// True while a superblock of `fs_type` on the device is active: mounted anywhere, in any mount namespace, or
-  /// still being written out by an unmount.
+  /// True while a superblock of `fs_type` on the device is active: mounted anywhere, in any mount namespace,
+  /// or still being written out by an unmount.
   virtual Answer<bool> superblock_active(std::string fs_type, hostio::NvmeNamespace device) = 0;
 
   // Sessions. Each call is bounded; timeouts are errors with a retriable code.
@@ -97,9 +88,8 @@ class Host {
   // Paths and mounts.
   /// The form mountinfo uses; the path itself (without a trailing slash) when a parent is missing.
   virtual Answer<std::string> canonical(std::string path) = 0;
-  virtual Answer<PathKind> path_kind(std::string path) = 0;
   virtual Answer<void> make_directory(std::string path) = 0;
-  /// Removes an empty directory or a file; missing is success. Never recursive.
+  /// Removes an empty directory or an empty file; missing is success. Never recursive.
   virtual Answer<void> remove_target(std::string path) = 0;
   virtual Answer<void> mount(MountJob job) = 0;
   virtual Answer<void> bind(BindJob job) = 0;

@@ -123,9 +123,10 @@ Result<Capability> capability_of(bool present, const csi::VolumeCapability& wire
   if (!present)
     return fail(Reason::invalid_argument, "the request has no volume capability; give access mode and type");
   if (!wire.mount().volume_mount_group().empty())
-    return fail(Reason::invalid_argument,
-                "volume_mount_group is not offered (no VOLUME_MOUNT_GROUP capability); leave it empty and let "
-                "the orchestrator set group ownership");
+    return fail(
+        Reason::invalid_argument,
+        "volume_mount_group is not offered (no VOLUME_MOUNT_GROUP capability); leave it empty and let "
+        "the orchestrator set group ownership");
   return parse_capability(wire);
 }
 
@@ -153,7 +154,8 @@ Ownership nqn_belongs_to(std::string_view nqn, const VolumeId& volume) {
   if (tail.starts_with("h:")) return Ownership::unknown;
   const auto colon = tail.find(':');
   if (colon == std::string_view::npos) return Ownership::no;
-  // The cluster id of the NQN is not known here; agent and volume are, so the rest is compared in the encoded form.
+  // The cluster id of the NQN is not known here; agent and volume are, so the rest is compared in the encoded
+  // form.
   constexpr std::string_view any_cluster = "x";
   const std::string model = export_identity(any_cluster, volume.agent, volume.volume).nqn;
   const auto model_tail = std::string_view(model).substr(k_nqn_prefix.size());
@@ -181,9 +183,10 @@ Result<PublishContext> parse_publish_context(const Context& context, std::string
   const auto initiator_key = own("initiator-id");
   for (const auto& key : {generation_key, initiator_key})
     if (!lookup(context, key))
-      return fail(Reason::dependency_missing,
-                  "publish_context has no key " + key +
-                      "; the volume must be published to this node (ControllerPublishVolume) before it is staged");
+      return fail(
+          Reason::dependency_missing,
+          "publish_context has no key " + key +
+              "; the volume must be published to this node (ControllerPublishVolume) before it is staged");
   PublishContext parsed;
   const auto generation = number<std::uint64_t>(*lookup(context, generation_key));
   if (!generation || *generation == 0)
@@ -211,13 +214,14 @@ Result<void> check_path(std::string_view what, std::string_view path, const Requ
   const auto bad = [&](const std::string& why) {
     return fail(Reason::invalid_argument, std::string(what) + " " + shown(path) + " " + why);
   };
-  if (path.empty()) return fail(Reason::invalid_argument, std::string(what) + " is empty; give an absolute path");
+  if (path.empty())
+    return fail(Reason::invalid_argument, std::string(what) + " is empty; give an absolute path");
   if (path.size() > k_max_path) return bad("is longer than 4095 bytes");
   if (path.front() != '/') return bad("is not absolute");
   if (std::any_of(path.begin(), path.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }))
     return bad("has control characters");
   if (!clean_components(path)) return bad("has an empty, '.' or '..' component");
-  constexpr std::array system{"/bin", "/boot", "/dev", "/etc", "/lib",  "/lib64",
+  constexpr std::array system{"/bin",  "/boot", "/dev",  "/etc", "/lib", "/lib64",
                               "/proc", "/root", "/sbin", "/sys", "/usr"};
   for (std::string_view directory : system)
     if (below(path, directory)) return bad("lies in a system directory");
@@ -260,7 +264,8 @@ Result<StageRequest> parse_stage(const csi::NodeStageVolumeRequest& request, con
   return stage;
 }
 
-Result<PublishRequest> parse_publish(const csi::NodePublishVolumeRequest& request, const RequestRules& rules) {
+Result<PublishRequest> parse_publish(const csi::NodePublishVolumeRequest& request,
+                                     const RequestRules& rules) {
   PublishRequest publish;
   publish.volume_id = request.volume_id();
   publish.staging_path = request.staging_target_path();
@@ -270,7 +275,8 @@ Result<PublishRequest> parse_publish(const csi::NodePublishVolumeRequest& reques
   auto capability = capability_of(request.has_volume_capability(), request.volume_capability());
   if (!capability) return tl::unexpected(capability.error());
   if (publish.staging_path.empty())
-    return fail(Reason::not_staged, "the request has no staging target path; stage the volume first and pass its path");
+    return fail(Reason::not_staged,
+                "the request has no staging target path; stage the volume first and pass its path");
   if (auto good = check_path("staging target path", publish.staging_path, rules); !good)
     return tl::unexpected(good.error());
   publish.capability = *capability;

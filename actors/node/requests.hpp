@@ -36,8 +36,9 @@ using Context = std::map<std::string, std::string>;
 
 /// What requests are checked against.
 struct RequestRules {
-  std::string host_nqn;                     ///< this node's identity
-  std::vector<std::string> allowed_prefixes;  ///< where staging and target paths may lie; empty: anywhere allowed
+  std::string host_nqn;  ///< this node's identity
+  std::vector<std::string>
+      allowed_prefixes;  ///< where staging and target paths may lie; empty: anywhere allowed
 };
 
 /// A map field of a message as an ordered map.
@@ -46,8 +47,8 @@ Context to_context(const Map& map) {
   return Context(map.begin(), map.end());
 }
 
-/// volume_context (docs/interfaces.md section 3). Unset keys keep their defaults; unknown keys are ignored, so
-/// that a newer controller can add some.
+/// volume_context (docs/interfaces.md section 3). Unset keys keep their defaults; unknown keys are ignored,
+/// so that a newer controller can add some.
 struct VolumeContext {
   SessionTarget session;
   hostio::FabricsTunables tunables;

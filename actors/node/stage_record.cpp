@@ -168,12 +168,14 @@ std::string_view to_string(Phase phase) { return name_of(k_phases, phase); }
 std::string_view to_string(StagingState state) { return name_of(k_states, state); }
 
 Staging* StageRecord::find_staging(std::string_view path) {
-  const auto at = std::find_if(stagings.begin(), stagings.end(), [&](auto& each) { return each.path == path; });
+  const auto at =
+      std::find_if(stagings.begin(), stagings.end(), [&](auto& each) { return each.path == path; });
   return at == stagings.end() ? nullptr : &*at;
 }
 
 const Staging* StageRecord::find_staging(std::string_view path) const {
-  const auto at = std::find_if(stagings.begin(), stagings.end(), [&](auto& each) { return each.path == path; });
+  const auto at =
+      std::find_if(stagings.begin(), stagings.end(), [&](auto& each) { return each.path == path; });
   return at == stagings.end() ? nullptr : &*at;
 }
 

@@ -27,7 +27,8 @@ std::string_view to_string(Phase phase);
 enum class StagingState : std::uint8_t { staging, staged, unstaging };
 std::string_view to_string(StagingState state);
 
-/// One staging path. Two persistent volumes over one volume handle give two of them (reported-faults row A07).
+/// One staging path. Two persistent volumes over one volume handle give two of them (reported-faults row
+/// A07).
 struct Staging {
   std::string path;
   StagingState state = StagingState::staging;
@@ -103,8 +104,8 @@ std::string record_file_name(std::string_view volume_id);
 /// The record as JSON with its checksum.
 std::string encode(const StageRecord& record);
 
-/// Parses and checks a record. STATE_CORRUPT (the caller sets the file aside and treats it as missing) when it
-/// is no record, its checksum does not match, its schema is newer, or it belongs into another file than
+/// Parses and checks a record. STATE_CORRUPT (the caller sets the file aside and treats it as missing) when
+/// it is no record, its checksum does not match, its schema is newer, or it belongs into another file than
 /// `file_name` (empty: not checked).
 Result<StageRecord> decode(std::string_view text, std::string_view file_name = {});
 

@@ -25,7 +25,8 @@ void set_condition(csi::NodeGetVolumeStatsResponse& response, const std::vector<
   auto* condition = response.mutable_volume_condition();
   condition->set_abnormal(!findings.empty());
   std::string message;
-  for (const auto& each : findings) message += (message.empty() ? "" : "; ") + each.reason + ": " + each.message;
+  for (const auto& each : findings)
+    message += (message.empty() ? "" : "; ") + each.reason + ": " + each.message;
   condition->set_message(message.empty() ? "healthy" : message);
 }
 
@@ -37,14 +38,17 @@ HealthFinding statfs_finding(const std::string& path, const Error& error) {
           "statfs of " + path + ": " + error.message};
 }
 
-std::optional<HealthFinding> verdict_finding(const std::string& path, const hostio::FilesystemVerdict& verdict) {
+std::optional<HealthFinding> verdict_finding(const std::string& path,
+                                             const hostio::FilesystemVerdict& verdict) {
   switch (verdict.health) {
-    case hostio::FilesystemHealth::alive: return std::nullopt;
+    case hostio::FilesystemHealth::alive:
+      return std::nullopt;
     case hostio::FilesystemHealth::degraded:
       return HealthFinding{csi::DEGRADED, "FilesystemErrors", path + ": " + verdict.why};
     case hostio::FilesystemHealth::stalled:
       return HealthFinding{csi::INACCESSIBLE, "FilesystemNotResponding", path + ": " + verdict.why};
-    case hostio::FilesystemHealth::dead: break;
+    case hostio::FilesystemHealth::dead:
+      break;
   }
   return HealthFinding{csi::INACCESSIBLE, "FilesystemDead", path + ": " + verdict.why};
 }
@@ -52,15 +56,16 @@ std::optional<HealthFinding> verdict_finding(const std::string& path, const host
 Result<void> check_range(const csi::CapacityRange& range) {
   if (range.required_bytes() < 0 || range.limit_bytes() < 0 ||
       (range.limit_bytes() > 0 && range.limit_bytes() < range.required_bytes()))
-    return fail(Reason::invalid_argument, "capacity range of " + std::to_string(range.required_bytes()) + " to " +
-                                              std::to_string(range.limit_bytes()) + " bytes is not possible");
+    return fail(Reason::invalid_argument, "capacity range of " + std::to_string(range.required_bytes()) +
+                                              " to " + std::to_string(range.limit_bytes()) +
+                                              " bytes is not possible");
   return {};
 }
 
 }  // namespace
 
-VolumeOps::Answer<csi::NodeGetVolumeStatsResponse> VolumeOps::stats(Context context,
-                                                                    Request<csi::NodeGetVolumeStatsRequest> wire) {
+VolumeOps::Answer<csi::NodeGetVolumeStatsResponse> VolumeOps::stats(
+    Context context, Request<csi::NodeGetVolumeStatsRequest> wire) {
   auto good = check_id_and_path(wire->volume_id(), "volume path", wire->volume_path(), settings_.rules);
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();
@@ -101,7 +106,8 @@ VolumeOps::Answer<csi::NodeGetVolumeHealthResponse> VolumeOps::health(
   if (wire->volume_id().empty())
     co_return fail(Reason::invalid_argument, "volume id is empty; give the id of a volume");
   const std::string volume_id = wire->volume_id();
-  std::string path = wire->volume_publish_path().empty() ? wire->staging_target_path() : wire->volume_publish_path();
+  std::string path =
+      wire->volume_publish_path().empty() ? wire->staging_target_path() : wire->volume_publish_path();
   if (!path.empty()) {
     auto good = check_path("volume path", path, settings_.rules);
     if (!good) co_return tl::unexpected(good.error());
@@ -140,8 +146,8 @@ VolumeOps::Answer<csi::NodeGetVolumeHealthResponse> VolumeOps::health(
   co_return response;
 }
 
-VolumeOps::Answer<csi::NodeExpandVolumeResponse> VolumeOps::expand(Context context,
-                                                                   Request<csi::NodeExpandVolumeRequest> wire) {
+VolumeOps::Answer<csi::NodeExpandVolumeResponse> VolumeOps::expand(
+    Context context, Request<csi::NodeExpandVolumeRequest> wire) {
   auto good = check_id_and_path(wire->volume_id(), "volume path", wire->volume_path(), settings_.rules);
   if (good) good = check_range(wire->capacity_range());
   if (!good) co_return tl::unexpected(good.error());
@@ -164,7 +170,8 @@ VolumeOps::Answer<csi::NodeExpandVolumeResponse> VolumeOps::expand(Context conte
   if (!announced) co_return tl::unexpected(announced.error());
   const auto limit = static_cast<std::uint64_t>(wire->capacity_range().limit_bytes());
   if (limit > 0 && device->size_bytes > limit)
-    co_return fail(Reason::out_of_range, "volume " + volume_id + " has " + std::to_string(device->size_bytes) +
+    co_return fail(Reason::out_of_range, "volume " + volume_id + " has " +
+                                             std::to_string(device->size_bytes) +
                                              " bytes, more than the limit of " + std::to_string(limit));
   if (*use == PathUse::filesystem) {
     auto grown = co_await grow_filesystem(context, record, *device);
@@ -175,11 +182,13 @@ VolumeOps::Answer<csi::NodeExpandVolumeResponse> VolumeOps::expand(Context conte
   co_return response;
 }
 
-VolumeOps::Answer<void> VolumeOps::grow_filesystem(Context context, Record record, hostio::NvmeNamespace device) {
+VolumeOps::Answer<void> VolumeOps::grow_filesystem(Context context, Record record,
+                                                   hostio::NvmeNamespace device) {
   if (record->usage.readonly)
-    co_return fail(Reason::unsupported, Code::failed_precondition,
-                   "volume " + record->volume_id +
-                       " is staged read-only, so its filesystem cannot grow; stage it writable and expand it again");
+    co_return fail(
+        Reason::unsupported, Code::failed_precondition,
+        "volume " + record->volume_id +
+            " is staged read-only, so its filesystem cannot grow; stage it writable and expand it again");
   const auto staged = std::find_if(record->stagings.begin(), record->stagings.end(),
                                    [](const auto& each) { return each.state == StagingState::staged; });
   // The staging mount is writable whatever the publication is.
@@ -189,8 +198,9 @@ VolumeOps::Answer<void> VolumeOps::grow_filesystem(Context context, Record recor
   if (!view) co_return tl::unexpected(view.error());
   const auto kinds = layers_of(*view, mount_point, *record);
   if (kinds.empty() || kinds.front() != LayerKind::ours)
-    co_return fail(Reason::filesystem_dead, "the filesystem of volume " + record->volume_id + " is not mounted at " +
-                                                mount_point + " any more; stage the volume again");
+    co_return fail(Reason::filesystem_dead, "the filesystem of volume " + record->volume_id +
+                                                " is not mounted at " + mount_point +
+                                                " any more; stage the volume again");
   auto grown = co_await host_->grow(fs_type, device, mount_point);
   if (!grown) co_return grown;
   co_return co_await context.step("grown");

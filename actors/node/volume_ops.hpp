@@ -37,14 +37,17 @@ class VolumeOps {
 
   // Changes: one at a time per volume.
   Answer<csi::NodeStageVolumeResponse> stage(Context context, Request<csi::NodeStageVolumeRequest> wire);
-  Answer<csi::NodeUnstageVolumeResponse> unstage(Context context, Request<csi::NodeUnstageVolumeRequest> wire);
-  Answer<csi::NodePublishVolumeResponse> publish(Context context, Request<csi::NodePublishVolumeRequest> wire);
+  Answer<csi::NodeUnstageVolumeResponse> unstage(Context context,
+                                                 Request<csi::NodeUnstageVolumeRequest> wire);
+  Answer<csi::NodePublishVolumeResponse> publish(Context context,
+                                                 Request<csi::NodePublishVolumeRequest> wire);
   Answer<csi::NodeUnpublishVolumeResponse> unpublish(Context context,
                                                      Request<csi::NodeUnpublishVolumeRequest> wire);
   Answer<csi::NodeExpandVolumeResponse> expand(Context context, Request<csi::NodeExpandVolumeRequest> wire);
 
   // Inspections: change nothing, may run at any time.
-  Answer<csi::NodeGetVolumeStatsResponse> stats(Context context, Request<csi::NodeGetVolumeStatsRequest> wire);
+  Answer<csi::NodeGetVolumeStatsResponse> stats(Context context,
+                                                Request<csi::NodeGetVolumeStatsRequest> wire);
   Answer<csi::NodeGetVolumeHealthResponse> health(Context context,
                                                   Request<csi::NodeGetVolumeHealthRequest> wire);
 
@@ -64,9 +67,11 @@ class VolumeOps {
   Answer<void> clear_path(Record record, Shared request);
   Answer<hostio::NvmeNamespace> attach(Context context, Record record, Shared request);
   Answer<void> drop_stale_session(Record record, Shared request);
-  Answer<void> set_up_filesystem(Context context, Record record, Shared request, hostio::NvmeNamespace device);
+  Answer<void> set_up_filesystem(Context context, Record record, Shared request,
+                                 hostio::NvmeNamespace device);
   Answer<void> ensure_formatted(Context context, Record record, Shared request, hostio::NvmeNamespace device);
-  Answer<void> format(Context context, Record record, Shared request, hostio::NvmeNamespace device, bool clear);
+  Answer<void> format(Context context, Record record, Shared request, hostio::NvmeNamespace device,
+                      bool clear);
   Answer<void> mount_device(Context context, Record record, Shared request, hostio::NvmeNamespace device);
   Answer<void> verify_mount(Record record, Shared request);
   /// No session, no record, as far as that is possible; what cannot be undone keeps its record.

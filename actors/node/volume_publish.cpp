@@ -4,8 +4,8 @@
 
 namespace pillar::node {
 
-VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(Context context,
-                                                                     Request<csi::NodePublishVolumeRequest> wire) {
+VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(
+    Context context, Request<csi::NodePublishVolumeRequest> wire) {
   auto parsed = parse_publish(*wire, settings_.rules);
   if (!parsed) co_return tl::unexpected(parsed.error());
   auto staging = co_await host_->canonical(parsed->staging_path);
@@ -25,8 +25,8 @@ VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(Context con
   const Record record = std::make_shared<StageRecord>(std::move(**loaded));
   record->publications = live_publications(*view, *record);
   const bool adopt = *step == PublishStep::adopt;
-  record->put_publication(Publication{request->target, effective_readonly(*record, *request),
-                                      request->capability.access, adopt});
+  record->put_publication(
+      Publication{request->target, effective_readonly(*record, *request), request->capability.access, adopt});
   auto saved = co_await save(record);
   if (!saved) co_return tl::unexpected(saved.error());
   if (adopt) co_return csi::NodePublishVolumeResponse();
@@ -60,7 +60,8 @@ VolumeOps::Answer<void> VolumeOps::bind_target(Context context, Record record,
   if (record->usage.mode == VolumeMode::block) {
     const auto* present = find_namespace(*view, record->session);
     if (present == nullptr)
-      co_return fail(Reason::not_staged, "the device of volume " + record->volume_id + " is gone; stage it again");
+      co_return fail(Reason::not_staged,
+                     "the device of volume " + record->volume_id + " is gone; stage it again");
     const hostio::NvmeNamespace device = *present;
     if (device.read_only != readonly) {
       auto flagged = co_await host_->set_read_only(device, readonly);
@@ -83,9 +84,9 @@ VolumeOps::Answer<void> VolumeOps::bind_target(Context context, Record record,
   const bool verified = layers.size() == 1 && classify(*after, layers.front(), *record) == LayerKind::ours &&
                         (record->usage.mode == VolumeMode::block || layers.front().read_only() == readonly);
   if (!verified)
-    co_return fail(Reason::device_mismatch, "after the bind " + std::to_string(layers.size()) + " layers are at " +
-                                                target + " and the top one is not volume " + record->volume_id +
-                                                " as asked; publish it again");
+    co_return fail(Reason::device_mismatch,
+                   "after the bind " + std::to_string(layers.size()) + " layers are at " + target +
+                       " and the top one is not volume " + record->volume_id + " as asked; publish it again");
   record->put_publication(Publication{target, readonly, request->capability.access, true});
   co_return co_await save(record);
 }
@@ -94,7 +95,8 @@ VolumeOps::Answer<void> VolumeOps::unbind(std::string target) {
   auto gone = co_await host_->unmount_all(target);
   if (!gone) co_return tl::unexpected(gone.error());
   if (*gone == hostio::UnmountOutcome::flushing)
-    co_return fail(Reason::command_timeout, "the unmount of " + target + " still waits for its device; try again");
+    co_return fail(Reason::command_timeout,
+                   "the unmount of " + target + " still waits for its device; try again");
   co_return co_await host_->remove_target(target);
 }
 

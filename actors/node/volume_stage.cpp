@@ -17,7 +17,8 @@ StageRecord new_record(const StageRequest& request) {
 }
 
 Error stalled_error(const StageRecord& record, const std::string& path, const std::string& why) {
-  return Error{Code::unavailable, Reason::filesystem_dead,
+  return Error{Code::unavailable,
+               Reason::filesystem_dead,
                "the filesystem of volume " + record.volume_id + " at " + path + " does not answer: " + why +
                    "; it is tried again when the storage node is back",
                {}};
@@ -122,9 +123,12 @@ VolumeOps::Answer<bool> VolumeOps::mount_is_alive(Record record, std::string pat
   if (!verdict) co_return tl::unexpected(verdict.error());
   switch (verdict->health) {
     case hostio::FilesystemHealth::alive:
-    case hostio::FilesystemHealth::degraded: co_return true;
-    case hostio::FilesystemHealth::dead: co_return false;
-    case hostio::FilesystemHealth::stalled: break;
+    case hostio::FilesystemHealth::degraded:
+      co_return true;
+    case hostio::FilesystemHealth::dead:
+      co_return false;
+    case hostio::FilesystemHealth::stalled:
+      break;
   }
   co_return tl::unexpected(stalled_error(*record, path, verdict->why));
 }
@@ -233,18 +237,18 @@ VolumeOps::Answer<void> VolumeOps::drop_stale_session(Record record, Shared requ
   const auto* subsystem = find_subsystem(*view, wanted.nqn);
   if (subsystem == nullptr) co_return Result<void>();
   const auto matches = [&](const hostio::NvmeController& each) {
-    return each.host_nqn == settings_.rules.host_nqn && each.address == wanted.address && each.port == wanted.port;
+    return each.host_nqn == settings_.rules.host_nqn && each.address == wanted.address &&
+           each.port == wanted.port;
   };
   const auto& all = subsystem->controllers;
   const auto stale = std::find_if_not(all.begin(), all.end(), matches);
   if (stale == all.end()) co_return Result<void>();
   bool mounted = !users_of(*view, *record).empty();
-  for (const auto& each : record->stagings)
-    mounted = mounted || !view->mounts.layers_at(each.path).empty();
+  for (const auto& each : record->stagings) mounted = mounted || !view->mounts.layers_at(each.path).empty();
   if (mounted && std::any_of(all.begin(), all.end(), matches)) co_return Result<void>();
   if (mounted)
-    co_return fail(Reason::device_busy, "volume " + record->volume_id + " is connected to " + stale->address + ":" +
-                                            std::to_string(stale->port) + " as " + stale->host_nqn +
+    co_return fail(Reason::device_busy, "volume " + record->volume_id + " is connected to " + stale->address +
+                                            ":" + std::to_string(stale->port) + " as " + stale->host_nqn +
                                             " and mounted; unstage it before it is staged from " +
                                             wanted.address + ":" + std::to_string(wanted.port));
   const std::string nqn = wanted.nqn;
@@ -279,6 +283,8 @@ VolumeOps::Answer<void> VolumeOps::ensure_formatted(Context context, Record reco
   auto decision = plan_format(*content, redo, *request);
   if (!decision) co_return tl::unexpected(decision.error());
   if (*decision != hostio::FormatDecision::use) {
+    auto fits = hostio::check_fs_size(request->usage.fs_type, device.size_bytes);
+    if (!fits) co_return fits;
     if (!redo) record->marker = uuid_v4();
     record->generation = request->publish.generation;
     record->phase = Phase::formatting;
@@ -336,12 +342,14 @@ VolumeOps::Answer<void> VolumeOps::verify_mount(Record record, Shared request) {
   if (!view) co_return tl::unexpected(view.error());
   const auto layers = view->mounts.layers_at(request->path);
   if (layers.size() == 1 && classify(*view, layers.front(), *record) == LayerKind::ours &&
-      layers.front().fs_type == request->usage.fs_type && hostio::mounted_as(layers.front(), request->mount_options))
+      layers.front().fs_type == request->usage.fs_type &&
+      hostio::mounted_as(layers.front(), request->mount_options))
     co_return Result<void>();
-  const std::string seen = layers.empty() ? "nothing" : layers.front().fs_type + " [" + layers.front().vfs_options + "]";
-  co_return fail(Reason::device_mismatch, "after the mount of volume " + record->volume_id + " " +
-                                              std::to_string(layers.size()) + " layers are at " + request->path +
-                                              ", on top " + seen + "; unstage and stage it again");
+  const std::string seen =
+      layers.empty() ? "nothing" : layers.front().fs_type + " [" + layers.front().vfs_options + "]";
+  co_return fail(Reason::device_mismatch,
+                 "after the mount of volume " + record->volume_id + " " + std::to_string(layers.size()) +
+                     " layers are at " + request->path + ", on top " + seen + "; unstage and stage it again");
 }
 
 VolumeOps::Answer<void> VolumeOps::verify_device(Record record, hostio::NvmeNamespace device) {

@@ -13,7 +13,8 @@ bool is_timeout(const Error& error) {
 }
 
 Error still_writing(const StageRecord& record, const std::string& what) {
-  return Error{Code::unavailable, Reason::command_timeout,
+  return Error{Code::unavailable,
+               Reason::command_timeout,
                "volume " + record.volume_id + ": " + what +
                    "; it stays connected until its data is on the storage node, try again",
                {}};
@@ -27,9 +28,10 @@ std::string join(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-VolumeOps::Answer<csi::NodeUnstageVolumeResponse> VolumeOps::unstage(Context context,
-                                                                     Request<csi::NodeUnstageVolumeRequest> wire) {
-  auto good = check_id_and_path(wire->volume_id(), "staging target path", wire->staging_target_path(), settings_.rules);
+VolumeOps::Answer<csi::NodeUnstageVolumeResponse> VolumeOps::unstage(
+    Context context, Request<csi::NodeUnstageVolumeRequest> wire) {
+  auto good = check_id_and_path(wire->volume_id(), "staging target path", wire->staging_target_path(),
+                                settings_.rules);
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();
   const std::string asked = wire->staging_target_path();
@@ -99,6 +101,9 @@ VolumeOps::Answer<void> VolumeOps::unmount_staging(Context context, Record recor
   if (layers.empty()) co_return Result<void>();
   const bool alive = classify(*view, layers.front(), *record) == LayerKind::ours;
   if (alive && !layers.front().read_only()) {
+    // A flush or an unmount would hang in the kernel until the storage node is back or given up.
+    if (!session_live(*view, record->session))
+      co_return tl::unexpected(still_writing(*record, "its storage node cannot be reached"));
     auto flushed = co_await host_->flush(path);
     // Whatever else a flush says (EIO, ESTALE of a dead filesystem): that data is lost already, and only an
     // unmount lets the volume be used again.
@@ -119,8 +124,8 @@ VolumeOps::Answer<void> VolumeOps::end_session(Context context, Record record) {
   auto view = co_await host_->view();
   if (!view) co_return tl::unexpected(view.error());
   if (const auto users = users_of(*view, *record); !users.empty())
-    co_return fail(Reason::device_busy, "volume " + record->volume_id + " is still mounted at " + join(users) +
-                                            "; unmount that first");
+    co_return fail(Reason::device_busy, "volume " + record->volume_id + " is still mounted at " +
+                                            join(users) + "; unmount that first");
   if (const auto* device = find_namespace(*view, record->session)) {
     const hostio::NvmeNamespace copy = *device;
     auto stacked = co_await host_->holders(copy);
@@ -135,8 +140,9 @@ VolumeOps::Answer<void> VolumeOps::end_session(Context context, Record record) {
       if (!active) co_return tl::unexpected(active.error());
       if (*active)
         co_return tl::unexpected(still_writing(
-            *record, "its filesystem is still active (an unmount that is being written out, or a mount in "
-                     "another mount namespace)"));
+            *record,
+            "its filesystem is still active (an unmount that is being written out, or a mount in "
+            "another mount namespace)"));
     }
   }
   const std::string nqn = record->session.nqn;

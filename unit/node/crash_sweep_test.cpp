@@ -27,11 +27,17 @@ class Life {
   void up() {
     step([&](VolumeOps& ops) { return done(ops.stage(context(), make(vol.stage(block_)))); }, {});
     const auto stage = [&](VolumeOps& ops) { return done(ops.stage(context(), make(vol.stage(block_)))); };
-    step([&](VolumeOps& ops) { return done(ops.publish(context(), make(vol.publish("a", block_)))); }, {stage});
-    const auto first = [&](VolumeOps& ops) { return done(ops.publish(context(), make(vol.publish("a", block_)))); };
+    step([&](VolumeOps& ops) { return done(ops.publish(context(), make(vol.publish("a", block_)))); },
+         {stage});
+    const auto first = [&](VolumeOps& ops) {
+      return done(ops.publish(context(), make(vol.publish("a", block_))));
+    };
     const bool readonly = !block_;
-    step([&](VolumeOps& ops) { return done(ops.publish(context(), make(vol.publish("b", block_, readonly)))); },
-         {stage, first});
+    step(
+        [&](VolumeOps& ops) {
+          return done(ops.publish(context(), make(vol.publish("b", block_, readonly))));
+        },
+        {stage, first});
   }
   void down() {
     for (const char* pod : {"a", "b"})
@@ -51,10 +57,10 @@ class Life {
       const auto decoded = decode(record, name);
       REQUIRE(decoded);
       text += "record " + std::string(to_string(decoded->phase)) + " " +
-              std::to_string(decoded->stagings.size()) + " " + std::to_string(decoded->publications.size()) + " " +
-              (decoded->marker.empty() ? "" : "marker") + "\n";
+              std::to_string(decoded->stagings.size()) + " " + std::to_string(decoded->publications.size()) +
+              " " + (decoded->marker.empty() ? "" : "marker") + "\n";
     }
-    for (const auto& [path, kind] : machine->paths) text += "path " + path + "\n";
+    for (const auto& path : machine->paths) text += "path " + path + "\n";
     return text;
   }
 

@@ -15,7 +15,9 @@ namespace {
 
 const Volume vol;
 
-StageRequest request_of(const ::csi::v1::NodeStageVolumeRequest& wire) { return parse_stage(wire, rules()).value(); }
+StageRequest request_of(const ::csi::v1::NodeStageVolumeRequest& wire) {
+  return parse_stage(wire, rules()).value();
+}
 
 /// A node where `vol` is connected as 259:1 and, if asked, mounted.
 struct Scene {
@@ -41,7 +43,8 @@ struct Scene {
     session.device.uuid = export_identity_of_nqn(nqn).namespace_uuid;
     machine.sessions[nqn] = session;
   }
-  void mount(const std::string& path, unsigned minor = 1, bool readonly = false, const std::string& fs = "ext4") {
+  void mount(const std::string& path, unsigned minor = 1, bool readonly = false,
+             const std::string& fs = "ext4") {
     machine.mounts.push_back(FakeMount{path, "/dev/nvme", "/", fs, {259, minor}, readonly, false, ",nodev"});
   }
   void tmpfs(const std::string& path) {
@@ -50,7 +53,9 @@ struct Scene {
   Result<StageStep> plan() const { return plan_stage(record, request, machine.view()); }
 };
 
-PublishRequest publish_of(const ::csi::v1::NodePublishVolumeRequest& wire) { return parse_publish(wire, rules()).value(); }
+PublishRequest publish_of(const ::csi::v1::NodePublishVolumeRequest& wire) {
+  return parse_publish(wire, rules()).value();
+}
 
 }  // namespace
 
@@ -176,7 +181,9 @@ TEST_CASE("format: every row of docs/fencing.md section 6") {
   CHECK(plan_format(plain, true, request).value() == FormatDecision::clear_and_format);
   CHECK(plan_format(blank, true, request).value() == FormatDecision::format);
 
-  const auto code = [](const Result<FormatDecision>& result) { return result ? Code::ok : result.error().code; };
+  const auto code = [](const Result<FormatDecision>& result) {
+    return result ? Code::ok : result.error().code;
+  };
   CHECK(code(plan_format(blank, false, formatted)) == Code::data_loss);
   CHECK(code(plan_format(blank, true, formatted)) == Code::data_loss);
   CHECK(code(plan_format(blank, false, readonly)) == Code::failed_precondition);
@@ -218,7 +225,8 @@ TEST_CASE("D07: publish needs a stage that is verified in mountinfo") {
     const auto step = plan_publish(scene.record, request, scene.machine.view());
     return step ? Code::ok : step.error().code;
   };
-  CHECK(plan_publish(std::nullopt, request, Scene().machine.view()).error().code == Code::failed_precondition);
+  CHECK(plan_publish(std::nullopt, request, Scene().machine.view()).error().code ==
+        Code::failed_precondition);
   Scene empty;
   CHECK(code(empty) == Code::failed_precondition);
   Scene staged;
@@ -250,7 +258,8 @@ TEST_CASE("A03: a second target on the node is fine except for SINGLE_NODE_SINGL
     scene.mount(vol.staging());
     scene.mount(Volume::target("a"));
     scene.record.put_publication({Volume::target("a"), false, static_cast<AccessMode>(mode), true});
-    const auto step = plan_publish(scene.record, publish_of(vol.publish("b", false, false, mode)), scene.machine.view());
+    const auto step =
+        plan_publish(scene.record, publish_of(vol.publish("b", false, false, mode)), scene.machine.view());
     CHECK(step.has_value() == (mode != Mode::SINGLE_NODE_SINGLE_WRITER));
     if (!step) CHECK(step.error().code == Code::failed_precondition);
     // A recorded target that is no longer mounted does not count.
@@ -318,14 +327,16 @@ TEST_CASE("a block volume has one read-only flag for all its targets") {
   CHECK(plan_publish(scene.record, publish_of(vol.publish("b", true)), view).value() == PublishStep::bind);
   CHECK(plan_publish(scene.record, publish_of(vol.publish("b", true, true)), view).error().code ==
         Code::failed_precondition);
-  CHECK(plan_publish(scene.record, publish_of(vol.publish("b")), view).error().code == Code::failed_precondition);
+  CHECK(plan_publish(scene.record, publish_of(vol.publish("b")), view).error().code ==
+        Code::failed_precondition);
 }
 
 TEST_CASE("D10: unpublish goes by path; without a record only what is provably ours or dead") {
   const auto target = Volume::target("a");
   Scene scene;
   const auto plan = [&](bool recorded) {
-    return plan_unpublish(recorded ? std::optional(scene.record) : std::nullopt, vol.id, target, scene.machine.view());
+    return plan_unpublish(recorded ? std::optional(scene.record) : std::nullopt, vol.id, target,
+                          scene.machine.view());
   };
   CHECK(plan(true).value() == UnpublishStep::nothing);
   scene.mount(target);
@@ -409,7 +420,8 @@ TEST_CASE("health comes from mountinfo and sysfs alone") {
   scene.mount(vol.staging());
   const auto reasons = [&] {
     std::string text;
-    for (const auto& each : health_of(scene.machine.view(), scene.record, vol.staging())) text += each.reason + " ";
+    for (const auto& each : health_of(scene.machine.view(), scene.record, vol.staging()))
+      text += each.reason + " ";
     return text;
   };
   CHECK(reasons().empty());

@@ -17,7 +17,8 @@
 
 namespace pillar::node::testing {
 
-inline constexpr const char* k_host_nqn = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+inline constexpr const char* k_host_nqn =
+    "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
 /// A volume as its storage node exports it.
 struct FakeExport {
@@ -62,11 +63,11 @@ class FakeMachine {
   std::map<std::string, FakeExport> exports;  ///< by NQN
   std::map<std::string, FakeSession> sessions;
   std::vector<FakeMount> mounts;
-  std::map<std::string, PathKind> paths;
+  std::set<std::string> paths;
   std::set<hostio::DeviceNumber> gone;
-  std::map<std::string, std::string> links;  ///< directory prefix -> what it resolves to
-  std::set<std::string> dead_filesystems;    ///< by NQN
-  std::set<std::string> active_superblocks;  ///< by NQN: mounted in another namespace
+  std::map<std::string, std::string> links;                 ///< directory prefix -> what it resolves to
+  std::set<std::string> dead_filesystems;                   ///< by NQN
+  std::set<std::string> active_superblocks;                 ///< by NQN: mounted in another namespace
   std::map<std::string, std::vector<std::string>> stacked;  ///< holders by NQN
   std::map<std::string, Error> failures;                    ///< by method, each time
   std::vector<std::string> log;
@@ -101,8 +102,9 @@ class FakeMachine {
     int id = 30;
     for (const auto& each : mounts) {
       const std::string vfs = (each.readonly ? "ro" : "rw") + each.attributes;
-      text += std::to_string(id++) + " 20 " + each.device.str() + " " + each.root + " " + each.target + " " + vfs +
-              " - " + each.fs_type + " " + each.source + " " + (each.superblock_readonly ? "ro" : "rw") + "\n";
+      text += std::to_string(id++) + " 20 " + each.device.str() + " " + each.root + " " + each.target + " " +
+              vfs + " - " + each.fs_type + " " + each.source + " " +
+              (each.superblock_readonly ? "ro" : "rw") + "\n";
       if (each.fs_type == "devtmpfs") out.bound_nodes[each.target] = bound.at(each.target);
     }
     out.mounts = hostio::MountTable::parse(text).value();
@@ -196,8 +198,9 @@ class FakeHost final : public Host {
       if (auto failed = enter("connect")) co_return tl::unexpected(*failed);
       co_return fail(Reason::connect_failed, "no target at " + session.address);
     }
-    auto done = co_await act("connect", [this, session, at] { open_session(session, at->second); });
-    co_return done;
+    std::function<void()> effect = [this, session, at] { open_session(session, at->second); };
+    Answer<void> task = act("connect", effect);
+    co_return co_await task;
   }
   Answer<void> disconnect(std::string nqn) override {
     return act("disconnect", [this, nqn] { m_->sessions.erase(nqn); });
@@ -231,7 +234,8 @@ class FakeHost final : public Host {
     volume.content.kind = hostio::ContentKind::foreign;
     volume.content.what = "plain data";
     co_await Cut{m_->cut.at == m_->calls && m_->cut.partial};
-    volume.content = {hostio::ContentKind::filesystem, job.fs_type, "uuid", job.fs_type, volume.size, volume.size};
+    volume.content = {
+        hostio::ContentKind::filesystem, job.fs_type, "uuid", job.fs_type, volume.size, volume.size};
     volume.content.signature = true;
     ++volume.mkfs_runs;
     co_await cut(false);
@@ -270,13 +274,8 @@ class FakeHost final : public Host {
       if (path.starts_with(from)) co_return to + path.substr(from.size());
     co_return path;
   }
-  Answer<PathKind> path_kind(std::string path) override {
-    if (auto failed = enter("path_kind")) co_return tl::unexpected(*failed);
-    const auto at = m_->paths.find(path);
-    co_return at == m_->paths.end() ? PathKind::missing : at->second;
-  }
   Answer<void> make_directory(std::string path) override {
-    return act("make_directory", [this, path] { m_->paths[path] = PathKind::directory; });
+    return act("make_directory", [this, path] { m_->paths.insert(path); });
   }
   Answer<void> remove_target(std::string path) override {
     return act("remove_target", [this, path] { m_->paths.erase(path); });
@@ -287,7 +286,7 @@ class FakeHost final : public Host {
       made.superblock_readonly = job.device.read_only;
       for (const auto& attribute : job.options.attributes) made.attributes += "," + attribute;
       m_->mounts.push_back(made);
-      m_->paths[job.target] = PathKind::directory;
+      m_->paths.insert(job.target);
     });
   }
   Answer<void> bind(BindJob job) override {
@@ -304,7 +303,7 @@ class FakeHost final : public Host {
     return act("bind_node", [this, device, target] {
       m_->mounts.push_back(FakeMount{target, "udev", "/" + device.name, "devtmpfs", {0, 5}, false});
       m_->bound[target] = device.number;
-      m_->paths[target] = PathKind::file;
+      m_->paths.insert(target);
     });
   }
   Answer<hostio::UnmountOutcome> unmount_all(std::string path) override {
@@ -330,7 +329,8 @@ class FakeHost final : public Host {
     if (auto failed = enter("filesystem_health")) co_return tl::unexpected(*failed);
     if (m_->gone.contains(entry.device) || m_->dead_filesystems.contains(m_->nqn_of(entry.device)))
       co_return hostio::FilesystemVerdict{hostio::FilesystemHealth::dead, "journal aborted"};
-    if (!device_live) co_return hostio::FilesystemVerdict{hostio::FilesystemHealth::stalled, "no live controller"};
+    if (!device_live)
+      co_return hostio::FilesystemVerdict{hostio::FilesystemHealth::stalled, "no live controller"};
     co_return hostio::FilesystemVerdict{};
   }
 

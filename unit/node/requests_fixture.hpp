@@ -38,7 +38,8 @@ struct Volume {
     publish["pillar-csi.bhyoo.com/capacity-bytes"] = std::to_string(1ULL << 30U);
   }
 
-  static void capability(csi::VolumeCapability& out, csi::VolumeCapability::AccessMode::Mode mode, bool block) {
+  static void capability(csi::VolumeCapability& out, csi::VolumeCapability::AccessMode::Mode mode,
+                         bool block) {
     out.mutable_access_mode()->set_mode(mode);
     if (block)
       out.mutable_block();
@@ -46,9 +47,9 @@ struct Volume {
       out.mutable_mount();
   }
 
-  csi::NodeStageVolumeRequest stage(
-      bool block = false,
-      csi::VolumeCapability::AccessMode::Mode mode = csi::VolumeCapability::AccessMode::SINGLE_NODE_WRITER) const {
+  csi::NodeStageVolumeRequest stage(bool block = false,
+                                    csi::VolumeCapability::AccessMode::Mode mode =
+                                        csi::VolumeCapability::AccessMode::SINGLE_NODE_WRITER) const {
     csi::NodeStageVolumeRequest request;
     request.set_volume_id(id);
     request.set_staging_target_path(staging());
@@ -56,9 +57,9 @@ struct Volume {
     contexts(request);
     return request;
   }
-  csi::NodePublishVolumeRequest publish(
-      const std::string& pod, bool block = false, bool readonly = false,
-      csi::VolumeCapability::AccessMode::Mode mode = csi::VolumeCapability::AccessMode::SINGLE_NODE_WRITER) const {
+  csi::NodePublishVolumeRequest publish(const std::string& pod, bool block = false, bool readonly = false,
+                                        csi::VolumeCapability::AccessMode::Mode mode =
+                                            csi::VolumeCapability::AccessMode::SINGLE_NODE_WRITER) const {
     csi::NodePublishVolumeRequest request;
     request.set_volume_id(id);
     request.set_staging_target_path(staging());

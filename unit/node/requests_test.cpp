@@ -106,9 +106,8 @@ TEST_CASE("B08: a publication for another host is refused, naming both") {
 }
 
 TEST_CASE("publish_context values are validated") {
-  for (const auto& [key, value] : std::map<std::string, std::string>{{"publication-generation", "0"},
-                                                                     {"formatted", "yes"},
-                                                                     {"capacity-bytes", "-1"}}) {
+  for (const auto& [key, value] : std::map<std::string, std::string>{
+           {"publication-generation", "0"}, {"formatted", "yes"}, {"capacity-bytes", "-1"}}) {
     const auto parsed = with_publish(k + key, value);
     REQUIRE_MESSAGE(!parsed, key);
     CHECK(parsed.error().code == Code::invalid_argument);
@@ -121,9 +120,9 @@ TEST_CASE("paths: absolute, clean, short, outside system directories, below the 
   for (const char* good : {"/var/lib/kubelet/x", "/tmp/csi-staging", "/mnt/a/", "/data/..a", "/etcetera"})
     CHECK_MESSAGE(check_path("path", good, anywhere), good);
   for (const std::string& bad :
-       {std::string("relative"), std::string(""), std::string("/"), std::string("/a/../etc"), std::string("/a//b"),
-        std::string("/a/./b"), std::string("/etc/kubernetes"), std::string("/usr"), std::string("/a\nb"),
-        "/" + std::string(4095, 'a')}) {
+       {std::string("relative"), std::string(""), std::string("/"), std::string("/a/../etc"),
+        std::string("/a//b"), std::string("/a/./b"), std::string("/etc/kubernetes"), std::string("/usr"),
+        std::string("/a\nb"), "/" + std::string(4095, 'a')}) {
     const auto checked = check_path("path", bad, anywhere);
     REQUIRE_MESSAGE(!checked, bad);
     CHECK(checked.error().code == Code::invalid_argument);
@@ -184,7 +183,8 @@ TEST_CASE("an NQN leads back to its volume, or is said not to be provable") {
   const auto volume = VolumeId::parse(Volume().id).value();
   CHECK(nqn_belongs_to(Volume().nqn, volume) == Ownership::yes);
   CHECK(nqn_belongs_to(Volume("pvc-10").nqn, volume) == Ownership::no);
-  CHECK(nqn_belongs_to(export_identity("other cluster", "storage-1", volume.volume).nqn, volume) == Ownership::yes);
+  CHECK(nqn_belongs_to(export_identity("other cluster", "storage-1", volume.volume).nqn, volume) ==
+        Ownership::yes);
   CHECK(nqn_belongs_to(export_identity("c", "storage-2", volume.volume).nqn, volume) == Ownership::no);
   CHECK(nqn_belongs_to("nqn.2014-08.org.other:x", volume) == Ownership::no);
   const auto hashed = export_identity(std::string(200, 'c'), "storage-1", volume.volume).nqn;

@@ -15,7 +15,8 @@ StageRecord sample() {
   record.volume_id = "storage-1/nvmeof-tcp/lvm-lv/vg0/pvc-1";
   record.phase = Phase::mounted;
   record.usage = {VolumeMode::mount, AccessMode::single_node_writer, "xfs", "rw,noatime,nouuid", false};
-  record.session = {"nvmeof-tcp", "nqn.2026-01.com.bhyoo.pillar-csi:c:storage-1:vg0_2fpvc-1", "10.0.0.5", 4420, "u"};
+  record.session = {"nvmeof-tcp", "nqn.2026-01.com.bhyoo.pillar-csi:c:storage-1:vg0_2fpvc-1", "10.0.0.5",
+                    4420, "u"};
   record.device = RecordedDevice{"/dev/nvme0n1", {259, 3}};
   record.stagings = {{"/stage/a", StagingState::staged, hostio::DeviceNumber{259, 3}},
                      {"/stage/b", StagingState::staging, std::nullopt}};

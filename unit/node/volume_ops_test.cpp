@@ -58,7 +58,8 @@ struct Node {
   return request;
 }
 
-::csi::v1::NodeExpandVolumeRequest expand_of(const Volume& volume, const std::string& path, std::int64_t bytes) {
+::csi::v1::NodeExpandVolumeRequest expand_of(const Volume& volume, const std::string& path,
+                                             std::int64_t bytes) {
   ::csi::v1::NodeExpandVolumeRequest request;
   request.set_volume_id(volume.id);
   request.set_volume_path(path);
@@ -88,7 +89,8 @@ TEST_CASE("a life: stage, publish, unpublish, unstage leaves nothing but the dat
   CHECK(node.machine->exports.at(vol.nqn).mkfs_runs == 1);
 }
 
-TEST_CASE("every order of steps follows the table: intent before connect, attached before mount, unstaging first") {
+TEST_CASE(
+    "every order of steps follows the table: intent before connect, attached before mount, unstaging first") {
   Node node;
   REQUIRE(node.code(vol.stage()) == Code::ok);
   const auto& log = node.machine->log;
@@ -143,7 +145,8 @@ TEST_CASE("a failed mkfs keeps the record, so that it may be done again") {
 }
 
 TEST_CASE("G01: a device that cannot be read, or holds something, is never formatted") {
-  for (const auto kind : {hostio::ContentKind::unreadable, hostio::ContentKind::foreign, hostio::ContentKind::ambiguous}) {
+  for (const auto kind :
+       {hostio::ContentKind::unreadable, hostio::ContentKind::foreign, hostio::ContentKind::ambiguous}) {
     Node node;
     node.machine->exports.at(vol.nqn).content.kind = kind;
     CHECK(node.code(vol.stage()) != Code::ok);
@@ -304,6 +307,15 @@ TEST_CASE("D18, E07: data that cannot be flushed in time keeps the volume connec
     node.machine->failures["flush"] = Error{Code::internal, Reason::io_error, "EIO", {}};
     CHECK(node.code(vol.unstage()) == Code::ok);
     CHECK(node.machine->mounts.empty());
+  }
+  SUBCASE("while the storage node is away nothing is started that would hang") {
+    node.machine->failures.clear();
+    node.machine->log.clear();
+    node.machine->sessions.at(vol.nqn).state = hostio::ControllerState::connecting;
+    CHECK(node.code(vol.unstage()) == Code::unavailable);
+    CHECK(node.machine->count("flush") + node.machine->count("unmount_all") == 0);
+    node.machine->lose_device(vol.nqn);
+    CHECK(node.code(vol.unstage()) == Code::ok);
   }
   SUBCASE("a superblock that is still active elsewhere keeps the session") {
     node.machine->failures.clear();
