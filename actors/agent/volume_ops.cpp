@@ -498,7 +498,8 @@ Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host, Shared<v1::
     const Cut cut = choose_cut(who, **live, *record, admitted->before);
     auto ended = co_await end_access(host, **live, cut, *record, who);
     if (!ended) co_return tl::unexpected(ended.error());
-    auto rest = co_await verify_ended(host, *nqn, cut == Cut::close ? std::string() : who);
+    std::string gone = cut == Cut::close ? std::string() : who;
+    auto rest = co_await verify_ended(host, *nqn, std::move(gone));
     if (!rest) co_return tl::unexpected(rest.error());
     for (const std::string& host_nqn : *rest) response.add_remaining_host_nqns(host_nqn);
   }
