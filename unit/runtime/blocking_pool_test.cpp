@@ -77,6 +77,16 @@ Got start(BlockingPool& pool, Deadline deadline, std::function<Result<int>()> fn
 
 Result<int> quick() { return 1; }
 
+/// Gets one more worker stuck in `hang`; yields what the caller was told. On a busy machine the short
+/// deadline may pass before the job starts; then it is tried again.
+Error make_stuck(BlockingPool& pool, const Hang& hang, const JobOptions& options) {
+  const auto before = pool.stats().stuck;
+  for (;;) {
+    const auto answer = start(pool, Deadline::after(20ms), hang, options).wait();
+    if (pool.stats().stuck > before) return answer.error();
+  }
+}
+
 Task<Result<int>> awaiting(std::shared_ptr<QueueExecutor> executor, BlockingPool* pool) {
   const auto self = std::this_thread::get_id();
   auto other = std::make_shared<std::thread::id>();
@@ -150,9 +160,9 @@ TEST_CASE("pool: a job that waits past its deadline never starts and is counted"
 TEST_CASE("E07, I01: a hanging call is answered at its deadline, its worker is replaced, others go on") {
   Hang hang;
   BlockingPool pool({.threads = 1, .hard_cap = 4});
-  const auto stuck = start(pool, Deadline::after(20ms), hang, {"umount /dead", "v1"});
-  CHECK(stuck.wait().error().code == Code::deadline_exceeded);
-  CHECK(stuck.wait().error().message.find("umount /dead has not returned") == 0);
+  const auto told = make_stuck(pool, hang, {"umount /dead", "v1"});
+  CHECK(told.code == Code::deadline_exceeded);
+  CHECK(told.message.find("umount /dead has not returned") == 0);
   CHECK(start(pool, Deadline::after(5s), quick, {"stat", "v2"}).wait().value() == 1);
   CHECK(pool.stats().stuck == 1);
   hang.release();
@@ -163,8 +173,7 @@ TEST_CASE("E07, I01: a hanging call is answered at its deadline, its worker is r
 TEST_CASE("E07, I01: thread count stays flat over 100 retries of a hanging call") {
   Hang hang;
   BlockingPool pool({.threads = 2, .hard_cap = 8});
-  CHECK(start(pool, Deadline::after(5ms), hang, {"umount", "v1"}).wait().error().code ==
-        Code::deadline_exceeded);
+  CHECK(make_stuck(pool, hang, {"umount", "v1"}).code == Code::deadline_exceeded);
   for (int i = 0; i < 100; ++i) {
     const auto again = start(pool, Deadline::after(5s), hang, {"umount", "v1"});
     CHECK(again.wait().error().code == Code::aborted);
@@ -180,8 +189,7 @@ TEST_CASE("pool: hanging calls of many keys stop at the hard cap, and the rest s
   Hang hang;
   BlockingPool pool({.threads = 2, .queue = 4, .hard_cap = 4});
   for (int i = 0; i < 4; ++i) {
-    CHECK(start(pool, Deadline::after(10ms), hang, {"statfs", "v" + std::to_string(i)}).wait().error().code ==
-          Code::deadline_exceeded);
+    CHECK(make_stuck(pool, hang, {"statfs", "v" + std::to_string(i)}).code == Code::deadline_exceeded);
   }
   CHECK(hang.wait_inside(4));
   CHECK(pool.stats().threads == 4);
@@ -207,7 +215,7 @@ TEST_CASE("pool: its end answers what waits and does not wait for what hangs") {
   Got waits;
   {
     BlockingPool pool({.threads = 1, .hard_cap = 1});
-    start(pool, Deadline::after(5ms), hang).wait();
+    make_stuck(pool, hang, {});
     waits = start(pool, Deadline::after(60s), quick);
   }
   CHECK(waits.wait().error().reason == Reason::shutting_down);
