@@ -51,6 +51,7 @@ class FakeAgent final : public AgentClient {
   bool gated = false;
   std::uint64_t pool_bytes = std::uint64_t{100} << 30U;
   std::uint64_t extent = 4 << 20;
+  std::vector<std::function<void()>> unanswered;
   std::recursive_mutex mutex;
 
   /// Hosts that can reach the volume.
@@ -233,6 +234,8 @@ class FakeAgent final : public AgentClient {
   void run(const std::string& rpc, Answer<Response> done, Act act) {
     const std::lock_guard lock(mutex);
     const Fate now = fate ? fate(rpc) : Fate::normal;
+    // A caller that is never answered, not one whose call was dropped.
+    if (now == Fate::lost_before || now == Fate::lost_after) unanswered.emplace_back([done] {});
     if (now == Fate::lost_before) return;
     if (now == Fate::unavailable) return done(fail(Reason::agent_unavailable, "agent cannot be reached"));
     const auto refusal = refuse.find(rpc);

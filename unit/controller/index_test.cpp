@@ -23,6 +23,8 @@ crd::VolumeState volume(const std::string& name, int version, std::vector<std::s
   return state;
 }
 
+std::string id_of(const std::string& name) { return "store-1/nvmeof-tcp/lvm-lv/vg0/" + name; }
+
 std::vector<std::string> names(const VolumePage& page) {
   std::vector<std::string> found;
   for (const auto& state : page.items) found.push_back(state->metadata.name);
@@ -73,24 +75,24 @@ TEST_CASE("O03: a fresh list drops what has gone, but not what was made meanwhil
 TEST_CASE("R03: the limit per node counts other volumes only, and a held place counts") {
   const auto index = std::make_shared<VolumeIndex>();
   index->apply(volume("a", 1, {"n1"}));
-  auto held = index->reserve("b", "n1", "nqn.of.n1", 2);
+  auto held = index->reserve(id_of("b"), "n1", "nqn.of.n1", 2);
   CHECK(held.has_value());
-  CHECK(index->reserve("a", "n1", "nqn.of.n1", 2).has_value());
-  CHECK(index->reserve("c", "n1", "nqn.of.n1", 2).error().code == Code::resource_exhausted);
-  CHECK(index->reserve("c", "n1", "nqn.of.n1", 0).has_value());
+  CHECK(index->reserve(id_of("a"), "n1", "nqn.of.n1", 2).has_value());
+  CHECK(index->reserve(id_of("c"), "n1", "nqn.of.n1", 2).error().code == Code::resource_exhausted);
+  CHECK(index->reserve(id_of("c"), "n1", "nqn.of.n1", 0).has_value());
   held = tl::unexpected(Error());
-  CHECK(index->reserve("c", "n1", "nqn.of.n1", 2).has_value());
+  CHECK(index->reserve(id_of("c"), "n1", "nqn.of.n1", 2).has_value());
 }
 
 TEST_CASE("B02: one host NQN under two node ids is refused across volumes, naming both") {
   const auto index = std::make_shared<VolumeIndex>();
   index->apply(volume("a", 1, {"n1"}));
-  const auto refused = index->reserve("b", "n2", "nqn.of.n1", 0);
+  const auto refused = index->reserve(id_of("b"), "n2", "nqn.of.n1", 0);
   CHECK(refused.error().reason == Reason::host_nqn_duplicate);
   CHECK(refused.error().message.find("n1") != std::string::npos);
   CHECK(refused.error().message.find("n2") != std::string::npos);
   index->apply(volume("a", 2));
-  CHECK(index->reserve("b", "n2", "nqn.of.n1", 0).has_value());
+  CHECK(index->reserve(id_of("b"), "n2", "nqn.of.n1", 0).has_value());
 }
 
 TEST_CASE("index: dependents and counts") {

@@ -127,8 +127,10 @@ TEST_CASE("a pass over the objects settles, and then writes nothing") {
   world.put(crd::to_object(class_object()));
   const auto load = [&] {
     auto catalog = std::make_shared<Catalog>();
-    for (const auto kind : {crd::Kind::agent, crd::Kind::store, crd::Kind::protocol, crd::Kind::storage_class})
-      for (const auto& object : world.run(list_objects(world.ports(), kind)).value()) catalog->apply(object);
+    for (const auto kind : {crd::Kind::agent, crd::Kind::store, crd::Kind::protocol, crd::Kind::storage_class}) {
+      const auto objects = world.run(list_objects(world.ports(), kind)).value();
+      for (const auto& object : objects) catalog->apply(object);
+    }
     return catalog;
   };
   int writes = 0;

@@ -80,7 +80,10 @@ class FlakyStore final : public crd::Store {
  private:
   template <class T, class Start>
   void write(const std::string& what, Callback<T> done, Start start) {
-    switch (fate ? fate(what) : Write::normal) {
+    const Write now = fate ? fate(what) : Write::normal;
+    // A caller that is never answered, not one whose call was dropped.
+    if (now == Write::lost_before || now == Write::lost_after) unanswered_.emplace_back([done] {});
+    switch (now) {
       case Write::normal:
         return start(std::move(done));
       case Write::conflict:
@@ -92,6 +95,7 @@ class FlakyStore final : public crd::Store {
     }
   }
   std::shared_ptr<crd::Store> inner_;
+  std::vector<std::function<void()>> unanswered_;
 };
 
 /// Always the same agent, always up, unless told otherwise.
