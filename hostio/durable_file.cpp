@@ -32,10 +32,10 @@ tl::unexpected<Error> write_error(int errno_value, const std::string& what) {
     case EPERM:
     case ENOENT:
     case ENOTDIR:
-      return fail(Reason::state_unwritable,
-                  error.message + "; the directory must exist and belong to uid " +
-                      std::to_string(::geteuid()),
-                  std::move(error.details));
+      return fail(
+          Reason::state_unwritable,
+          error.message + "; the directory must exist and belong to uid " + std::to_string(::geteuid()),
+          std::move(error.details));
     default:
       return tl::unexpected(std::move(error));
   }
@@ -47,8 +47,8 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Hidden, on the same file system, unique in this process; a name left by a crashed process with our pid makes
-// O_EXCL fail and the next number is taken.
+// Hidden, on the same file system, unique in this process; a name left by a crashed process with our pid
+// makes O_EXCL fail and the next number is taken.
 std::string temp_name(const std::string& path) {
   static std::atomic<unsigned> counter{0};
   const std::string name = path.substr(path.rfind('/') + 1);
@@ -143,7 +143,8 @@ Result<void> DurableBatch::stage_removal(const std::string& name) {
 Result<void> DurableBatch::apply(const Entry& entry) const {
   if (entry.temp.empty()) {
     if (auto r = step(hook_, "remove"); !r) return r;
-    if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT) return write_error(errno, "remove " + entry.path);
+    if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
+      return write_error(errno, "remove " + entry.path);
     return {};
   }
   if (auto r = step(hook_, "rename"); !r) return r;
@@ -157,6 +158,7 @@ Result<void> DurableBatch::apply(const Entry& entry) const {
 
 std::vector<Result<void>> DurableBatch::commit() {
   std::vector<Result<void>> results;
+  if (entries_.empty()) return results;
   results.reserve(entries_.size());
   for (const Entry& entry : std::exchange(entries_, {})) results.push_back(apply(entry));
   Result<void> synced = step(hook_, "sync-dir");
@@ -203,7 +205,8 @@ Result<std::string> read_file(const std::string& path, std::size_t limit) {
 Result<void> ensure_state_directory(const std::string& path) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return write_error(errno, "create directory " + path);
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return write_error(errno, "create directory " + path);
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd && (errno == ELOOP || errno == ENOTDIR))
     return fail(Reason::state_unwritable,
@@ -212,9 +215,8 @@ Result<void> ensure_state_directory(const std::string& path) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return tl::unexpected(errno_error(errno, "stat " + path));
   if (info.st_uid != ::geteuid())
-    return fail(Reason::state_unwritable,
-                path + " belongs to uid " + std::to_string(info.st_uid) + "; it must belong to uid " +
-                    std::to_string(::geteuid()));
+    return fail(Reason::state_unwritable, path + " belongs to uid " + std::to_string(info.st_uid) +
+                                              "; it must belong to uid " + std::to_string(::geteuid()));
   if ((info.st_mode & 07777) != 0700 && ::fchmod(fd.get(), 0700) != 0)
     return write_error(errno, "set mode 0700 of " + path);
   // Only a real write tells: a read-only mount and a full one both pass access(2).

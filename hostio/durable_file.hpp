@@ -1,6 +1,6 @@
 #pragma once
-// Files that survive a power cut: O_EXCL temp -> write -> fdatasync -> rename -> fsync of the directory. After
-// a crash at any step the path holds the whole old or the whole new content.
+// Files that survive a power cut: O_EXCL temp -> write -> fdatasync -> rename -> fsync of the directory.
+// After a crash at any step the path holds the whole old or the whole new content.
 
 #include <sys/types.h>
 
@@ -39,8 +39,8 @@ class DurableBatch {
   Result<void> stage(const std::string& name, std::string_view bytes, mode_t mode = 0600);
   /// Stages the removal of `name`; a missing file is success.
   Result<void> stage_removal(const std::string& name);
-  /// Renames all in the order of staging and syncs the directory once. One result per successful stage call, in
-  /// order; a failed directory sync fails them all. The batch is empty afterwards.
+  /// Renames all in the order of staging and syncs the directory once. One result per successful stage call,
+  /// in order; a failed directory sync fails them all. The batch is empty afterwards.
   std::vector<Result<void>> commit();
 
  private:

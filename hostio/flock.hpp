@@ -7,12 +7,12 @@
 
 namespace pillar::hostio {
 
-/// Exclusive advisory lock on `<directory>/lock`, held until destruction or the end of the process (the kernel
-/// drops it, so a crash leaves no stale lock).
+/// Exclusive advisory lock on `<directory>/lock`, held until destruction or the end of the process (the
+/// kernel drops it, so a crash leaves no stale lock).
 class DirectoryLock {
  public:
-  /// STATE_LOCKED naming directory and pid of the holder when another process (or another DirectoryLock of this
-  /// process) has it.
+  /// STATE_LOCKED naming directory and pid of the holder when another process (or another DirectoryLock of
+  /// this process) has it.
   static Result<DirectoryLock> acquire(const std::string& directory);
 
   DirectoryLock(DirectoryLock&& other) noexcept;

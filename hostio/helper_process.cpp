@@ -28,8 +28,8 @@ json encode(const Result<json>& result) {
 Result<json> decode(const std::string& verb, const std::string& text) {
   const json document = json::parse(text, nullptr, false);
   const auto malformed = [&] {
-    return fail(Reason::internal, "helper " + verb + " answered with something else than a result: " +
-                                      text.substr(0, 200));
+    return fail(Reason::internal,
+                "helper " + verb + " answered with something else than a result: " + text.substr(0, 200));
   };
   if (!document.is_object() || !document.contains("ok") || !document["ok"].is_boolean()) return malformed();
   try {

@@ -193,10 +193,9 @@ Result<std::uint64_t> round_to_extents(SizeRange range, std::uint64_t extent_byt
     return fail(Reason::out_of_range, std::to_string(range.required) + " bytes can never be allocated");
   const std::uint64_t rounded = extents * extent_bytes;
   if (range.limit != 0 && rounded > range.limit)
-    return fail(Reason::out_of_range,
-                std::to_string(range.required) + " bytes rounded up to extents of " +
-                    std::to_string(extent_bytes) + " are " + std::to_string(rounded) +
-                    " bytes, above the limit of " + std::to_string(range.limit));
+    return fail(Reason::out_of_range, std::to_string(range.required) + " bytes rounded up to extents of " +
+                                          std::to_string(extent_bytes) + " are " + std::to_string(rounded) +
+                                          " bytes, above the limit of " + std::to_string(range.limit));
   return rounded;
 }
 
@@ -219,9 +218,8 @@ bool Lvm::udev_running() const { return ::access(options_.udev_control.c_str(), 
 
 Command Lvm::command(const std::string& program, std::vector<std::string> args, Deadline deadline) const {
   const bool udev = udev_running();
-  Command result{program,
-                 {"--config", lvm_config(options_.roots.sys, options_.accept_devices, udev)},
-                 deadline};
+  Command result{
+      program, {"--config", lvm_config(options_.roots.sys, options_.accept_devices, udev)}, deadline};
   result.output_limit = std::size_t{64} * 1024 * 1024;  // a pool may hold many thousand volumes
   result.env = {"LVM_SUPPRESS_FD_WARNINGS=1"};
   if (!udev) result.env.emplace_back("DM_DISABLE_UDEV=1");
@@ -304,9 +302,8 @@ Result<Lvm::Row> Lvm::require_owned(const AgentVolumeId& id, const std::string& 
 }
 
 LogicalVolume Lvm::volume_of(const Row& row) const {
-  return {row.id,      row.uid(),
-          row.size,    row.wiped(),
-          row.active(), options_.roots.dev + "/" + row.id.pool + "/" + row.id.name};
+  return {row.id,      row.uid(),    row.size,
+          row.wiped(), row.active(), options_.roots.dev + "/" + row.id.pool + "/" + row.id.name};
 }
 
 Result<std::optional<LogicalVolume>> Lvm::find(const AgentVolumeId& id, Deadline deadline) {
@@ -338,11 +335,11 @@ Result<Lvm::Row> Lvm::make_lv(const AgentVolumeId& id, const std::string& uid, S
   const auto size = round_to_extents(range, vg->extent_bytes);
   if (!size) return tl::unexpected(size.error());
   if (auto r = check_space(*vg, *size, *size); !r) return tl::unexpected(r.error());
-  const auto made = run(command("lvcreate",
-                                {"--yes", "--type", "linear", "--zero", "y", "--wipesignatures", "y",
-                                 "--addtag", std::string(k_uid_tag) + uid, "--size", bytes_argument(*size),
-                                 "--name", id.name, id.pool},
-                                deadline));
+  const auto made =
+      run(command("lvcreate",
+                  {"--yes", "--type", "linear", "--zero", "y", "--wipesignatures", "y", "--addtag",
+                   std::string(k_uid_tag) + uid, "--size", bytes_argument(*size), "--name", id.name, id.pool},
+                  deadline));
   // Made in the meantime: whose it is decides the look-up below.
   if (!made && made.error().reason != Reason::already_exists) return tl::unexpected(made.error());
   return require_owned(id, uid, deadline);
@@ -418,8 +415,8 @@ Result<LogicalVolume> Lvm::extend(const AgentVolumeId& id, const std::string& ui
   return volume_of(*now);
 }
 
-Result<void> Lvm::change_owner(const AgentVolumeId& id, const std::string& old_uid, const std::string& new_uid,
-                               Deadline deadline) {
+Result<void> Lvm::change_owner(const AgentVolumeId& id, const std::string& old_uid,
+                               const std::string& new_uid, Deadline deadline) {
   for (const std::string& uid : {old_uid, new_uid})
     if (auto r = check_uid(uid); !r) return r;
   const auto row = find_row(id, deadline);
@@ -427,10 +424,10 @@ Result<void> Lvm::change_owner(const AgentVolumeId& id, const std::string& old_u
   if (*row && (*row)->uid() == new_uid) return {};
   const auto owned = require_owned(id, old_uid, deadline);
   if (!owned) return tl::unexpected(owned.error());
-  const auto changed = run(command("lvchange",
-                                   {"--deltag", std::string(k_uid_tag) + old_uid, "--addtag",
-                                    std::string(k_uid_tag) + new_uid, id.str()},
-                                   deadline));
+  const auto changed = run(command(
+      "lvchange",
+      {"--deltag", std::string(k_uid_tag) + old_uid, "--addtag", std::string(k_uid_tag) + new_uid, id.str()},
+      deadline));
   if (!changed) return tl::unexpected(changed.error());
   return {};
 }
@@ -484,15 +481,15 @@ Result<LvDevice> Lvm::activate(const AgentVolumeId& id, const std::string& uid, 
   auto row = require_owned(id, uid, deadline);
   if (!row) return tl::unexpected(row.error());
   if (!row->wiped())
-    return fail(Reason::device_missing, "creation of logical volume " + id.str() +
-                                            " is not finished; repeat CreateVolume");
+    return fail(Reason::device_missing,
+                "creation of logical volume " + id.str() + " is not finished; repeat CreateVolume");
   return activate_row(std::move(*row), deadline);
 }
 
 Result<LvDevice> Lvm::activate_row(Row row, Deadline deadline) {
   if (!row.active()) {
-    const auto activated = run(command("lvchange", {"--activate", "y", "--ignoreactivationskip", row.id.str()},
-                                       deadline));
+    const auto activated =
+        run(command("lvchange", {"--activate", "y", "--ignoreactivationskip", row.id.str()}, deadline));
     if (!activated) return tl::unexpected(activated.error());
     auto now = require_owned(row.id, row.uid(), deadline);
     if (!now) return tl::unexpected(now.error());
@@ -529,8 +526,8 @@ Result<LvDevice> Lvm::verified_device(const Row& row) const {
     return fail(Reason::device_missing,
                 "logical volume " + row.id.str() + " has no active device " + row.number.str());
   if (*seen != uuid)
-    return fail(Reason::device_mismatch, "device " + row.number.str() + " is " + *seen + ", expected " + uuid +
-                                             " of " + row.id.str());
+    return fail(Reason::device_mismatch,
+                "device " + row.number.str() + " is " + *seen + ", expected " + uuid + " of " + row.id.str());
   std::string problem;
   for (const std::string& path : {options_.roots.dev + "/" + row.id.pool + "/" + row.id.name,
                                   options_.roots.dev + "/mapper/" + dm_name(row.id)}) {

@@ -1,16 +1,17 @@
 #pragma once
-// LVM linear volumes: the `lvm-lv` backend. Every command gets a device filter that keeps LVM off NVMe-oF initiator
-// devices (a scan of one in `connecting` hangs) and off LVs (a guest's volume group inside a volume must not be
-// seen, row F05), a deadline and a fixed environment. Blocking; metadata changes of one pool must not overlap.
+// LVM linear volumes: the `lvm-lv` backend. Every command gets a device filter that keeps LVM off NVMe-oF
+// initiator devices (a scan of one in `connecting` hangs) and off LVs (a guest's volume group inside a volume
+// must not be seen, row F05), a deadline and a fixed environment. Blocking; metadata changes of one pool must
+// not overlap.
 //
-// Ownership: an LV of ours carries the tag `pillar-csi.uid=<volume uid>`, set by the lvcreate that makes it. An LV
-// without it, or with another uid, is never adopted, resized, activated or removed: NOT_OWNED.
+// Ownership: an LV of ours carries the tag `pillar-csi.uid=<volume uid>`, set by the lvcreate that makes it.
+// An LV without it, or with another uid, is never adopted, resized, activated or removed: NOT_OWNED.
 //
-// Blankness: lvcreate wipes known signatures and the first 4 KiB of a new LV only; its extents hold whatever was
-// there before. create() therefore zeroes the first and the last MiB (all places where file systems, partition
-// tables, RAID and LVM keep what identifies them) and then adds the tag `pillar-csi.wiped=1`. A crash in between is
-// redone; an LV with that tag is never wiped again, and one without it is never handed out. The extents between are
-// not erased: a raw block user can read what a deleted volume left there.
+// Blankness: lvcreate wipes known signatures and the first 4 KiB of a new LV only; its extents hold whatever
+// was there before. create() therefore zeroes the first and the last MiB (all places where file systems,
+// partition tables, RAID and LVM keep what identifies them) and then adds the tag `pillar-csi.wiped=1`. A
+// crash in between is redone; an LV with that tag is never wiped again, and one without it is never handed
+// out. The extents between are not erased: a raw block user can read what a deleted volume left there.
 
 #include <chrono>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct LogicalVolume {
   AgentVolumeId id;
   std::string uid;  ///< from the ownership tag
   std::uint64_t size_bytes = 0;
-  bool wiped = false;      ///< creation is complete
+  bool wiped = false;  ///< creation is complete
   bool active = false;
   std::string device_path = {};  ///< /dev/<vg>/<lv>
 };
@@ -80,8 +81,8 @@ class DeviceWiper {
 /// Zeroes the first and the last MiB (all of it when smaller) through `fd` and syncs. `name` is for messages.
 Result<void> zero_ends(int fd, std::uint64_t size_bytes, const std::string& name);
 
-/// Writes with O_DIRECT and O_EXCL (refused with DEVICE_BUSY while anything has the device mounted or mapped),
-/// after checking that path, device number and size are the expected ones.
+/// Writes with O_DIRECT and O_EXCL (refused with DEVICE_BUSY while anything has the device mounted or
+/// mapped), after checking that path, device number and size are the expected ones.
 class DirectWiper : public DeviceWiper {
  public:
   Result<void> zero_ends(const LvDevice& device) override;
@@ -109,20 +110,21 @@ class Lvm {
   Result<VolumeGroup> pool_info(const std::string& vg, Deadline deadline);
 
   /// Makes the LV for `uid`, or finishes an unfinished one. An existing LV of the same uid is returned when
-  /// its size fits `range`, else ALREADY_EXISTS (row J06). NO_SPACE when it does not fit now, OUT_OF_RANGE when it
-  /// never can, NOT_OWNED when the name is taken by an LV that is not of this uid.
+  /// its size fits `range`, else ALREADY_EXISTS (row J06). NO_SPACE when it does not fit now, OUT_OF_RANGE
+  /// when it never can, NOT_OWNED when the name is taken by an LV that is not of this uid.
   Result<LogicalVolume> create(const AgentVolumeId& id, const std::string& uid, SizeRange range,
                                Deadline deadline);
 
-  /// The LV by name, whatever its uid; nullopt when there is none. NOT_OWNED without our tag, POOL_MISSING when the
-  /// volume group is gone (a missing pool is not a deleted volume).
+  /// The LV by name, whatever its uid; nullopt when there is none. NOT_OWNED without our tag, POOL_MISSING
+  /// when the volume group is gone (a missing pool is not a deleted volume).
   Result<std::optional<LogicalVolume>> find(const AgentVolumeId& id, Deadline deadline);
 
   /// Every LV of ours in `vg`.
   Result<std::vector<LogicalVolume>> list(const std::string& vg, Deadline deadline);
 
-  /// Grows to at least range.required; equal or smaller is success with the current size, never shrinks (L03).
-  /// NO_SPACE when space lacks now, OUT_OF_RANGE when the pool can never hold it (L06) or the limit forbids it.
+  /// Grows to at least range.required; equal or smaller is success with the current size, never shrinks
+  /// (L03). NO_SPACE when space lacks now, OUT_OF_RANGE when the pool can never hold it (L06) or the limit
+  /// forbids it.
   Result<LogicalVolume> extend(const AgentVolumeId& id, const std::string& uid, SizeRange range,
                                Deadline deadline);
 
@@ -130,12 +132,12 @@ class Lvm {
   /// DELETION_BLOCKED naming snapshots (F12), NOT_OWNED.
   Result<void> remove(const AgentVolumeId& id, const std::string& uid, Deadline deadline);
 
-  /// Activates the LV (also one flagged skip-activation, F08), waits for its node and verifies by the device-mapper
-  /// uuid that the node is this LV. DEVICE_MISSING after the bound, DEVICE_MISMATCH, NOT_FOUND.
+  /// Activates the LV (also one flagged skip-activation, F08), waits for its node and verifies by the
+  /// device-mapper uuid that the node is this LV. DEVICE_MISSING after the bound, DEVICE_MISMATCH, NOT_FOUND.
   Result<LvDevice> activate(const AgentVolumeId& id, const std::string& uid, Deadline deadline);
 
-  /// Replaces the ownership tag `old_uid` by `new_uid` in one step (AdoptLifecycle). Success when it already has
-  /// `new_uid`.
+  /// Replaces the ownership tag `old_uid` by `new_uid` in one step (AdoptLifecycle). Success when it already
+  /// has `new_uid`.
   Result<void> change_owner(const AgentVolumeId& id, const std::string& old_uid, const std::string& new_uid,
                             Deadline deadline);
 

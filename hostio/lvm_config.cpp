@@ -9,8 +9,7 @@ namespace {
 bool is_namespace_name(const std::string& name) {
   // nvme0n1, but not nvme0c1n1: the hidden disk of one path has no node.
   const auto n = name.find('n', 4);
-  return name.starts_with("nvme") && n != std::string::npos &&
-         name.find_first_not_of("0123456789", 4) == n &&
+  return name.starts_with("nvme") && n != std::string::npos && name.find_first_not_of("0123456789", 4) == n &&
          name.find_first_not_of("0123456789", n + 1) == std::string::npos && n + 1 < name.size();
 }
 
@@ -24,8 +23,8 @@ void add_namespaces(const std::string& directory, std::set<std::string>& names) 
     if (is_namespace_name(name)) names.insert(name);
 }
 
-// Namespaces behind anything but a local PCIe controller. A subsystem without controllers holds the dead head of a
-// session that is gone.
+// Namespaces behind anything but a local PCIe controller. A subsystem without controllers holds the dead head
+// of a session that is gone.
 std::set<std::string> initiator_namespaces(const std::string& sysfs) {
   std::set<std::string> names;
   for (const std::string& controller : list_directory(sysfs + "/class/nvme")) {

@@ -47,10 +47,9 @@ Result<void> ensure_module(CommandRunner& runner, const std::string& module, con
   if (::access((roots.sys + "/module/" + name).c_str(), F_OK) == 0) return {};
   const auto loaded = run_checked(runner, Command{"modprobe", {module}, deadline});
   if (loaded) return {};
-  const std::string remedy = "kernel " + kernel_release() + " could not load module " + module + " (" +
-                             loaded.error().message +
-                             "): install the kernel's modules package, or load it on the host with `modprobe " +
-                             module + "`";
+  const std::string remedy =
+      "kernel " + kernel_release() + " could not load module " + module + " (" + loaded.error().message +
+      "): install the kernel's modules package, or load it on the host with `modprobe " + module + "`";
   return fail(Reason::module_missing, remedy, {{"module", module}});
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// What the agent's host must have before it can serve: kernel modules, configfs, LVM (reported-faults row C09).
+// What the agent's host must have before it can serve: kernel modules, configfs, LVM (reported-faults row
+// C09).
 
 #include <string>
 #include <vector>
@@ -11,7 +12,7 @@ namespace pillar::hostio {
 
 /// One line of HealthCheck.
 struct HealthItem {
-  std::string name;     ///< configfs, nvmet, nvmet-tcp, lvm
+  std::string name;  ///< configfs, nvmet, nvmet-tcp, lvm
   bool ok = false;
   std::string message;  ///< what is wrong and how to repair it; empty when ok
 };

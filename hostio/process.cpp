@@ -30,15 +30,28 @@ using std::chrono::milliseconds;
 constexpr std::array k_environment{"LC_ALL=C", "LANG=C", "TZ=UTC", "HOME=/",
                                    "PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
 
-const std::map<std::string_view, std::string_view> k_packages{
-    {"lvs", "lvm2"},           {"vgs", "lvm2"},           {"pvs", "lvm2"},
-    {"lvcreate", "lvm2"},      {"lvextend", "lvm2"},      {"lvremove", "lvm2"},
-    {"lvchange", "lvm2"},      {"vgmknodes", "lvm2"},     {"modprobe", "kmod"},
-    {"mkfs.ext4", "e2fsprogs"}, {"e2fsck", "e2fsprogs"},  {"resize2fs", "e2fsprogs"},
-    {"dumpe2fs", "e2fsprogs"}, {"mkfs.xfs", "xfsprogs"},  {"xfs_growfs", "xfsprogs"},
-    {"xfs_repair", "xfsprogs"}, {"xfs_db", "xfsprogs"},   {"mount", "mount"},
-    {"umount", "mount"},       {"blkid", "util-linux"},   {"zfs", "zfsutils-linux"},
-    {"zpool", "zfsutils-linux"}};
+const std::map<std::string_view, std::string_view> k_packages{{"lvs", "lvm2"},
+                                                              {"vgs", "lvm2"},
+                                                              {"pvs", "lvm2"},
+                                                              {"lvcreate", "lvm2"},
+                                                              {"lvextend", "lvm2"},
+                                                              {"lvremove", "lvm2"},
+                                                              {"lvchange", "lvm2"},
+                                                              {"vgmknodes", "lvm2"},
+                                                              {"modprobe", "kmod"},
+                                                              {"mkfs.ext4", "e2fsprogs"},
+                                                              {"e2fsck", "e2fsprogs"},
+                                                              {"resize2fs", "e2fsprogs"},
+                                                              {"dumpe2fs", "e2fsprogs"},
+                                                              {"mkfs.xfs", "xfsprogs"},
+                                                              {"xfs_growfs", "xfsprogs"},
+                                                              {"xfs_repair", "xfsprogs"},
+                                                              {"xfs_db", "xfsprogs"},
+                                                              {"mount", "mount"},
+                                                              {"umount", "mount"},
+                                                              {"blkid", "util-linux"},
+                                                              {"zfs", "zfsutils-linux"},
+                                                              {"zpool", "zfsutils-linux"}};
 
 // --- children that could not be killed ------------------------------------------------------------------
 
@@ -103,7 +116,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 struct Child {
   pid_t pid = 0;
   UniqueFd pidfd;
-  UniqueFd in;   // our end of its stdin
+  UniqueFd in;  // our end of its stdin
   UniqueFd out;
   UniqueFd err;
 };
@@ -154,8 +167,8 @@ Result<Child> start(const std::string& path, const Command& command) {
 
 // --- supervising ------------------------------------------------------------------------------------------
 
-// Feeds and drains one child. All waiting happens in poll on the pipes and the pidfd, so a child that closes its
-// output but lives on, and one whose grandchild keeps the pipe open, are both handled.
+// Feeds and drains one child. All waiting happens in poll on the pipes and the pidfd, so a child that closes
+// its output but lives on, and one whose grandchild keeps the pipe open, are both handled.
 class Supervisor {
  public:
   Supervisor(Child& child, const Command& command) : child_(child), command_(command) {}
@@ -227,8 +240,8 @@ class Supervisor {
 
   void write_input() {
     while (child_.in && written_ < command_.input.size()) {
-      const ssize_t n = ::write(child_.in.get(), command_.input.data() + written_,
-                                command_.input.size() - written_);
+      const ssize_t n =
+          ::write(child_.in.get(), command_.input.data() + written_, command_.input.size() - written_);
       if (n > 0) {
         written_ += static_cast<std::size_t>(n);
       } else if (n < 0 && errno != EINTR) {
@@ -265,8 +278,8 @@ class Supervisor {
   bool too_large_ = false;
 };
 
-// SIGPIPE would end the whole process when a child closes its stdin early; it is blocked for this thread while
-// a child runs and a pending one is taken away afterwards.
+// SIGPIPE would end the whole process when a child closes its stdin early; it is blocked for this thread
+// while a child runs and a pending one is taken away afterwards.
 class SigpipeGuard {
  public:
   SigpipeGuard() {
@@ -302,10 +315,14 @@ std::string milliseconds_text(Clock::duration span) {
 std::string_view result_label(const Result<CommandResult>& result) {
   if (result) return result->exit_code == 0 ? "ok" : "failed";
   switch (result.error().reason) {
-    case Reason::command_timeout: return result.error().details.contains("wedged") ? "wedged" : "timeout";
-    case Reason::tool_missing: return "missing";
-    case Reason::output_too_large: return "too_large";
-    default: return "error";
+    case Reason::command_timeout:
+      return result.error().details.contains("wedged") ? "wedged" : "timeout";
+    case Reason::tool_missing:
+      return "missing";
+    case Reason::output_too_large:
+      return "too_large";
+    default:
+      return "error";
   }
 }
 

@@ -20,9 +20,9 @@ struct Command {
   std::string program;            ///< bare name, looked up in the fixed search path, or an absolute path
   std::vector<std::string> args;  ///< without argv[0]
   Deadline deadline = Deadline::after(std::chrono::seconds(60));
-  std::string input = {};                 ///< written to stdin, then closed
+  std::string input = {};                  ///< written to stdin, then closed
   std::size_t output_limit = 1024 * 1024;  ///< bytes, for stdout and stderr each
-  std::vector<std::string> env = {};      ///< "KEY=VALUE" added to the fixed environment
+  std::vector<std::string> env = {};       ///< "KEY=VALUE" added to the fixed environment
 
   /// The command line as an operator would type it, for messages.
   std::string text() const;
@@ -43,8 +43,8 @@ class CommandRunner {
   CommandRunner& operator=(const CommandRunner&) = delete;
   virtual ~CommandRunner() = default;
 
-  /// Runs `command` to its end. A value for every exit code; errors: TOOL_MISSING (naming the Debian package),
-  /// COMMAND_TIMEOUT (killed and reaped; details["wedged"] = "true" when it could not be killed),
+  /// Runs `command` to its end. A value for every exit code; errors: TOOL_MISSING (naming the Debian
+  /// package), COMMAND_TIMEOUT (killed and reaped; details["wedged"] = "true" when it could not be killed),
   /// OUTPUT_TOO_LARGE (killed), COMMAND_FAILED (died of a signal), IO_ERROR (could not be started).
   virtual Result<CommandResult> run(const Command& command) = 0;
 };

@@ -58,8 +58,8 @@ ErrnoResult<std::string> PosixConfigfs::read(const std::string& path) {
   }
 }
 
-// One write call per attribute: the kernel takes each call as a whole new value. EINTR is not retried blindly:
-// the store function either ran or did not, and writing the same value again is harmless.
+// One write call per attribute: the kernel takes each call as a whole new value. EINTR is not retried
+// blindly: the store function either ran or did not, and writing the same value again is harmless.
 ErrnoResult<void> PosixConfigfs::write(const std::string& path, const std::string& value) {
   const int fd = open_retrying(full(path), O_WRONLY);
   if (fd < 0) return tl::unexpected<int>(errno);

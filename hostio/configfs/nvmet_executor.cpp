@@ -115,17 +115,22 @@ Result<void> Executor::perform(const Action& action) const {
       if (!r && r.error() != EEXIST) return failed(action, "mkdir", r.error());
       return {};
     }
-    case Kind::write: return do_write(action, true);
-    case Kind::write_only: return do_write(action, false);
-    case Kind::check_device: return hooks_.check_device(action.path, action.value);
-    case Kind::link: return do_link(action);
+    case Kind::write:
+      return do_write(action, true);
+    case Kind::write_only:
+      return do_write(action, false);
+    case Kind::check_device:
+      return hooks_.check_device(action.path, action.value);
+    case Kind::link:
+      return do_link(action);
     case Kind::unlink: {
       const auto r = ops_.unlink(action.path);
       if (!r && r.error() != ENOENT) return failed(action, "unlink", r.error());
       return {};
     }
     case Kind::remove_dir:
-    case Kind::remove_host: return do_remove(action);
+    case Kind::remove_host:
+      return do_remove(action);
   }
   return {};
 }
@@ -137,10 +142,10 @@ Result<void> Executor::do_write(const Action& action, bool read_back) const {
   if (!seen) return failed(action, "read", seen.error());
   const std::string attribute = last_component(action.path);
   if (canonical(attribute, *seen) != canonical(attribute, action.value))
-    return fail(Reason::io_error,
-                "nvmet/" + action.path + " reads " + canonical(attribute, *seen) + " after writing " +
-                    action.value,
-                {{"path", action.path}, {"value", action.value}});
+    return fail(
+        Reason::io_error,
+        "nvmet/" + action.path + " reads " + canonical(attribute, *seen) + " after writing " + action.value,
+        {{"path", action.path}, {"value", action.value}});
   return {};
 }
 

@@ -13,7 +13,8 @@ namespace pillar::hostio::nvmet {
 
 /// Before each action; an error stops the plan there. Crash sweeps and fault injection.
 using StepHook = std::function<Result<void>(const Action&)>;
-/// A failed configfs operation: op from a fixed set (mkdir, write, read, link, unlink, rmdir), errno name text.
+/// A failed configfs operation: op from a fixed set (mkdir, write, read, link, unlink, rmdir), errno name
+/// text.
 using ErrorObserver = std::function<void(std::string_view op, int errno_value)>;
 /// Verifies that `path` is the block device `major_minor` ("0:0": any block device).
 using DeviceCheck = std::function<Result<void>(const std::string& path, const std::string& major_minor)>;
@@ -37,9 +38,9 @@ class Executor {
   Result<void> run(const Plan& plan) const;
   /// close, barrier, prepare, open. The barrier may block: where that matters, run the parts one by one.
   Result<void> run(const ExportPlan& plan) const;
-  /// Gated restore: after all exports were prepared, links them in one tight loop, port by port (a connect to a
-  /// not yet linked subsystem of an open port makes the host give up for good). One result per plan; a failed
-  /// one does not stop the others.
+  /// Gated restore: after all exports were prepared, links them in one tight loop, port by port (a connect to
+  /// a not yet linked subsystem of an open port makes the host give up for good). One result per plan; a
+  /// failed one does not stop the others.
   std::vector<Result<void>> open_all(const std::vector<Plan>& plans) const;
 
  private:

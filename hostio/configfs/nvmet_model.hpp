@@ -11,8 +11,8 @@
 
 namespace pillar::hostio::nvmet {
 
-/// attr_model of every subsystem of ours; fixed, because an initiator refuses a namespace whose identity changed
-/// (row C10).
+/// attr_model of every subsystem of ours; fixed, because an initiator refuses a namespace whose identity
+/// changed (row C10).
 inline constexpr const char* k_model = "pillar-csi";
 /// The only namespace of a subsystem of ours.
 inline constexpr std::uint32_t k_nsid = 1;
@@ -27,9 +27,9 @@ struct BackingDevice {
 /// configured, disabled, unlinked and let nobody in (docs/fencing.md section 4).
 struct Access {
   bool published = false;
-  bool acl_enabled = true;       ///< false: any host may connect while published
-  std::set<std::string> hosts;   ///< host NQNs; ignored when acl_enabled is false
-  std::uint16_t port_id = 0;     ///< nvmet port to link to while published (Port actor's PortPlan::id)
+  bool acl_enabled = true;      ///< false: any host may connect while published
+  std::set<std::string> hosts;  ///< host NQNs; ignored when acl_enabled is false
+  std::uint16_t port_id = 0;    ///< nvmet port to link to while published (Port actor's PortPlan::id)
 };
 
 /// One export as it should be.
@@ -57,9 +57,9 @@ struct LiveSubsystem {
   std::string serial;  ///< without the kernel's padding
   std::string model;
   bool allow_any_host = false;
-  std::map<std::string, std::string> hosts;          ///< host NQN -> name of the link
-  std::map<std::string, LiveNamespace> namespaces;   ///< by directory name ("1")
-  std::map<std::uint16_t, std::string> ports;        ///< ports it is linked to -> name of the link
+  std::map<std::string, std::string> hosts;         ///< host NQN -> name of the link
+  std::map<std::string, LiveNamespace> namespaces;  ///< by directory name ("1")
+  std::map<std::uint16_t, std::string> ports;       ///< ports it is linked to -> name of the link
   friend bool operator==(const LiveSubsystem&, const LiveSubsystem&) = default;
 
   /// Namespace 1 of ours is enabled.

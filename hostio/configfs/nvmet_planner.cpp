@@ -50,10 +50,11 @@ class ExportPlanner {
     drops_any_ = live_.allow_any_host && !target_.any_host;
     // Sessions survive every change but these: tear them down when somebody loses access.
     cut_ = recycle_ || rebuild_ || drops_any_ || !surplus_.empty() || target_.ports.empty();
-    // Others who stay are readers, so nothing of the removed ones can land late; otherwise wait for the end of I/O.
+    // Others who stay are readers, so nothing of the removed ones can land late; otherwise wait for the end
+    // of I/O.
     const bool revokes_last = (!surplus_.empty() && retained_.empty()) || drops_any_;
-    // Enabled but unlinked is what a crash between closing and the barrier leaves: the barrier is still owed before
-    // anybody is let in.
+    // Enabled but unlinked is what a crash between closing and the barrier leaves: the barrier is still owed
+    // before anybody is let in.
     const bool owed = desired_ != nullptr && live_.ports.empty() && !target_.ports.empty();
     barrier_ = live_.enabled() && (!target_.enabled || rebuild_ || revokes_last || owed);
   }
@@ -257,7 +258,8 @@ ExportPlan plan_deny(const DesiredExport& desired, const std::string& host_nqn, 
   target.hosts.erase(host_nqn);
   const bool last = target.hosts.empty() || live.allow_any_host || !live.enabled();
   if (!last && target.ports.empty()) target.ports = {desired.access.port_id};
-  ExportPlan plan = last ? plan_close(live) : ExportPlanner(nullptr, std::move(target), live, true, true).plan();
+  ExportPlan plan =
+      last ? plan_close(live) : ExportPlanner(nullptr, std::move(target), live, true, true).plan();
   // Unlinked before a crash, its entry would stay: the retry removes it.
   if (!live.hosts.contains(host_nqn)) plan.prepare.push_back({Kind::remove_host, "hosts/" + host_nqn, {}});
   return plan;
@@ -308,21 +310,27 @@ Result<PortPlan> plan_port(const DesiredPort& desired, const std::vector<LivePor
     }
     if (half_made(desired, *it)) return complete_port(desired, *it, true);
   }
-  return fail(Reason::port_conflict,
-              "no free nvmet port id for " + desired.address + ":" + std::to_string(desired.port) +
-                  " near " + std::to_string(ids.front()) + ": remove unused ports");
+  return fail(Reason::port_conflict, "no free nvmet port id for " + desired.address + ":" +
+                                         std::to_string(desired.port) + " near " +
+                                         std::to_string(ids.front()) + ": remove unused ports");
 }
 
 std::string describe(const Action& action) {
   switch (action.kind) {
-    case Kind::make_dir: return "mkdir " + action.path;
+    case Kind::make_dir:
+      return "mkdir " + action.path;
     case Kind::write:
-    case Kind::write_only: return "write " + action.path + " = " + action.value;
-    case Kind::check_device: return "check device " + action.path + " is " + action.value;
-    case Kind::link: return "link " + action.path + " -> " + action.value;
-    case Kind::unlink: return "unlink " + action.path;
+    case Kind::write_only:
+      return "write " + action.path + " = " + action.value;
+    case Kind::check_device:
+      return "check device " + action.path + " is " + action.value;
+    case Kind::link:
+      return "link " + action.path + " -> " + action.value;
+    case Kind::unlink:
+      return "unlink " + action.path;
     case Kind::remove_dir:
-    case Kind::remove_host: return "rmdir " + action.path;
+    case Kind::remove_host:
+      return "rmdir " + action.path;
   }
   return action.path;
 }

@@ -1,11 +1,12 @@
 #pragma once
-// From desired and live state to an ordered list of small configfs actions. Pure. All of the kernel's ordering
-// rules live here:
+// From desired and live state to an ordered list of small configfs actions. Pure. All of the kernel's
+// ordering rules live here:
 //  - up: identity and allowed_hosts, namespace attributes, enable; the port link LAST, because the first link
 //    starts the listener and a linked subsystem is reachable at once;
 //  - down: port unlink FIRST (tears all controllers of the subsystem down), then hosts, then enable=0, which
 //    returns only when every I/O in flight has ended (the barrier); rmdir only after that;
-//  - allow_any_host=0 before any allowed_hosts link, all links gone before allow_any_host=1 (EINVAL otherwise);
+//  - allow_any_host=0 before any allowed_hosts link, all links gone before allow_any_host=1 (EINVAL
+//    otherwise);
 //  - namespace attributes only while disabled (EBUSY), port attributes only while nothing is linked (EACCES):
 //    compare before writing;
 //  - every step of closing leaves a difference that the next plan sees, so a crash in between is finished by
@@ -59,9 +60,9 @@ ExportPlan plan_allow(const DesiredExport& desired, const std::string& host_nqn,
                       const std::optional<LiveSubsystem>& live);
 
 /// DenyInitiator: removes `host_nqn` and tears all sessions of the export down by unlinking and relinking its
-/// ports (desired.access.port_id when a crash left it unlinked), so that the others come back and the denied one
-/// is refused. Recycles even when the host link is already gone. When no other host is left, or any host may
-/// connect (the sessions cannot be told apart), this is plan_close.
+/// ports (desired.access.port_id when a crash left it unlinked), so that the others come back and the denied
+/// one is refused. Recycles even when the host link is already gone. When no other host is left, or any host
+/// may connect (the sessions cannot be told apart), this is plan_close.
 ExportPlan plan_deny(const DesiredExport& desired, const std::string& host_nqn, const LiveSubsystem& live);
 
 /// Ends all access: unlink from every port, remove every host, allow_any_host=0, then the barrier. The export
@@ -87,8 +88,8 @@ struct PortPlan {
 };
 
 /// Finds our port among all live ones, or the id to make it at. A port of somebody else is never changed:
-/// PORT_CONFLICT when one already uses the address, when ours is in use with another inline data size, or when
-/// no id is free.
+/// PORT_CONFLICT when one already uses the address, when ours is in use with another inline data size, or
+/// when no id is free.
 Result<PortPlan> plan_port(const DesiredPort& desired, const std::vector<LivePort>& live);
 
 /// `action` as text for logs and errors: "write subsystems/x/attr_serial = abc".

@@ -1,8 +1,8 @@
 #include "hostio/configfs/nvmet_reader.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cctype>
+#include <cerrno>
 
 #include "messages/ids.hpp"
 
@@ -91,9 +91,8 @@ Result<LiveSubsystem> read_body(ConfigfsOps& ops, const std::string& nqn) {
 }
 
 std::optional<std::uint16_t> port_id_of(const std::string& name) {
-  if (name.empty() || name.size() > 5 || !std::all_of(name.begin(), name.end(), [](unsigned char c) {
-        return std::isdigit(c) != 0;
-      }))
+  if (name.empty() || name.size() > 5 ||
+      !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
     return std::nullopt;
   const unsigned long value = std::stoul(name);
   if (value > 65535 || std::to_string(value) != name) return std::nullopt;

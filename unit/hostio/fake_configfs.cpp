@@ -27,9 +27,8 @@ std::vector<std::string> split(const std::string& path) {
 }
 
 bool number_within(const std::string& text, unsigned long low, unsigned long high) {
-  if (text.empty() || text.size() > 10 || !std::all_of(text.begin(), text.end(), [](unsigned char c) {
-        return std::isdigit(c) != 0;
-      }))
+  if (text.empty() || text.size() > 10 ||
+      !std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
     return false;
   const unsigned long value = std::stoul(text);
   return value >= low && value <= high;
@@ -108,7 +107,10 @@ ErrnoResult<void> FakeConfigfs::make_dir(const std::string& path) {
   if (p.size() == 2 && p[0] == "ports") {
     if (!number_within(p[1], 0, 65535)) return err(EINVAL);
     Port port;
-    port.attributes = {{"addr_trtype", ""}, {"addr_adrfam", ""}, {"addr_traddr", ""}, {"addr_trsvcid", ""},
+    port.attributes = {{"addr_trtype", ""},
+                       {"addr_adrfam", ""},
+                       {"addr_traddr", ""},
+                       {"addr_trsvcid", ""},
                        {"param_inline_data_size", "-1"}};
     return result_of(ports_.emplace(p[1], port).second ? 0 : EEXIST);
   }
@@ -338,7 +340,8 @@ ErrnoResult<std::string> FakeConfigfs::link_target(const std::string& path) {
   if (!loaded) return err(ENOENT);
   const Parts p = split(path);
   const std::map<std::string, std::string>* links = nullptr;
-  if (p.size() == 4 && p[0] == "subsystems" && subsystems_.contains(p[1])) links = &subsystems_.at(p[1]).hosts;
+  if (p.size() == 4 && p[0] == "subsystems" && subsystems_.contains(p[1]))
+    links = &subsystems_.at(p[1]).hosts;
   if (p.size() == 4 && p[0] == "ports" && ports_.contains(p[1])) links = &ports_.at(p[1]).links;
   if (links == nullptr || !links->contains(p[3])) return err(ENOENT);
   return links->at(p[3]);
@@ -364,9 +367,8 @@ bool FakeConfigfs::connect(const std::string& host, const std::string& nqn) {
   const auto s = subsystems_.find(nqn);
   if (s == subsystems_.end()) return false;
   const auto& hosts = s->second.hosts;
-  const bool allowed = s->second.any_host || std::any_of(hosts.begin(), hosts.end(), [&](const auto& h) {
-                         return h.second == host;
-                       });
+  const bool allowed = s->second.any_host || std::any_of(hosts.begin(), hosts.end(),
+                                                         [&](const auto& h) { return h.second == host; });
   if (!allowed) return false;
   for (const auto& [id, port] : ports_)
     for (const auto& [name, target] : port.links)

@@ -1,7 +1,8 @@
 #pragma once
-// An nvmet configfs tree in memory that refuses what the kernel refuses (EACCES after the first link, EBUSY while
-// enabled, EINVAL for allowed_hosts against allow_any_host, ENOTEMPTY/EBUSY on rmdir, EADDRINUSE, blank-padded
-// serial, random default identifiers) and that keeps sessions alive exactly as long as the kernel does.
+// An nvmet configfs tree in memory that refuses what the kernel refuses (EACCES after the first link, EBUSY
+// while enabled, EINVAL for allowed_hosts against allow_any_host, ENOTEMPTY/EBUSY on rmdir, EADDRINUSE,
+// blank-padded serial, random default identifiers) and that keeps sessions alive exactly as long as the
+// kernel does.
 
 #include <functional>
 #include <map>
@@ -29,23 +30,23 @@ class FakeConfigfs : public ConfigfsOps {
   bool connect(const std::string& host, const std::string& nqn);
   /// The host has a live session and the namespace behind it is enabled: its writes land.
   bool can_write(const std::string& host, const std::string& nqn) const;
-  /// After a revoke nothing of `host` may land any more; true when that is so. I/O in flight of a session that was
-  /// cut ends only through enable=0.
+  /// After a revoke nothing of `host` may land any more; true when that is so. I/O in flight of a session
+  /// that was cut ends only through enable=0.
   bool access_ended(const std::string& host, const std::string& nqn) const;
 
-  /// The tree as text, for comparison. Host entries show through the links to them: one that nobody links is inert,
-  /// and the kernel does not tell whose it is.
+  /// The tree as text, for comparison. Host entries show through the links to them: one that nobody links is
+  /// inert, and the kernel does not tell whose it is.
   std::string dump() const;
   /// All state is lost, as after a reboot; devices stay.
   void reboot();
 
-  bool loaded = true;                                  ///< false: no nvmet directory
-  std::set<std::string> devices;                       ///< existing block devices
+  bool loaded = true;             ///< false: no nvmet directory
+  std::set<std::string> devices;  ///< existing block devices
   std::set<std::string> addresses = {"10.0.0.5", "fd00::1", "127.0.0.1"};
-  std::set<std::string> taken;                         ///< "address:port" used by other programs
-  std::map<std::string, int> fail_once;                ///< "op path" -> errno of the next such call
+  std::set<std::string> taken;                             ///< "address:port" used by other programs
+  std::map<std::string, int> fail_once;                    ///< "op path" -> errno of the next such call
   std::function<void(const std::string& op_path)> before;  ///< called before each changing operation
-  std::vector<std::string> log;                        ///< changing operations, "op path[=value]"
+  std::vector<std::string> log;                            ///< changing operations, "op path[=value]"
   std::size_t reads = 0;
 
  private:

@@ -11,7 +11,9 @@ using nlohmann::json;
 
 constexpr const char* k_vg_uuid = "VgUuid-aaaa-bbbb-cccc-dddd-eeee-ffffff";
 
-std::string lv_uuid(unsigned minor) { return "LvUuid-aaaa-bbbb-cccc-dddd-eeee-00" + std::to_string(1000 + minor); }
+std::string lv_uuid(unsigned minor) {
+  return "LvUuid-aaaa-bbbb-cccc-dddd-eeee-00" + std::to_string(1000 + minor);
+}
 
 std::string undashed(std::string text) {
   std::erase(text, '-');
@@ -155,7 +157,8 @@ CommandResult FakeLvm::extend(const std::vector<std::string>& args) {
   Volume* volume = find(args.back());
   const std::uint64_t bytes = std::stoull(value_of(args, "--size"));
   if (bytes == volume->size) return failure("New size (2 extents) matches existing size (2 extents).");
-  if (bytes < volume->size) return failure("New size given (1 extents) not larger than existing size (2 extents)");
+  if (bytes < volume->size)
+    return failure("New size given (1 extents) not larger than existing size (2 extents)");
   if (bytes - volume->size > free_bytes())
     return failure("Insufficient free space: 2 extents needed, but only 1 available");
   volume->size = bytes;

@@ -1,6 +1,6 @@
 #pragma once
-// The LVM tools as a CommandRunner: one volume group in memory, with the exit codes, words and report format of
-// LVM 2.03.16, and its devices in a fake sysfs.
+// The LVM tools as a CommandRunner: one volume group in memory, with the exit codes, words and report format
+// of LVM 2.03.16, and its devices in a fake sysfs.
 
 #include <functional>
 #include <map>
@@ -38,9 +38,9 @@ class FakeLvm : public CommandRunner, public DeviceWiper {
   std::uint64_t size = 1ULL << 30U;
   std::map<std::string, Volume> volumes;
   bool vg_present = true;
-  bool nodes = true;                        ///< device nodes appear
-  unsigned nodes_after_mknodes = 0;         ///< vgmknodes makes them
-  std::vector<std::string> log;             ///< "program args" without --config
+  bool nodes = true;                 ///< device nodes appear
+  unsigned nodes_after_mknodes = 0;  ///< vgmknodes makes them
+  std::vector<std::string> log;      ///< "program args" without --config
   std::string last_config;
   std::vector<std::string> last_env;
   std::map<std::string, CommandResult> fail_once;  ///< by program

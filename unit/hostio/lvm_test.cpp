@@ -59,11 +59,12 @@ TEST_SUITE("lvm") {
       std::uint64_t required, limit, extent, expected;  // expected 0: OUT_OF_RANGE
     };
     constexpr std::uint64_t k_huge = ~0ULL;
-    for (const Row& row : {Row{10 * k_mib + 1, 10 * k_mib + 1, 4 * k_mib, 0}, Row{10 * k_mib, 12 * k_mib, 4 * k_mib, 12 * k_mib},
-                           Row{1073741825, 0, 4 * k_mib, 1077936128}, Row{0, 0, 4 * k_mib, 4 * k_mib},
-                           Row{1, 0, 4 * k_mib, 4 * k_mib}, Row{1, k_mib, 4 * k_mib, 0},
-                           Row{4 * k_mib, 4 * k_mib, 4 * k_mib, 4 * k_mib}, Row{2, 1, 512, 0},
-                           Row{k_huge, 0, 4 * k_mib, 0}, Row{k_huge >> 1U, 0, 4 * k_mib, 0}}) {
+    for (const Row& row :
+         {Row{10 * k_mib + 1, 10 * k_mib + 1, 4 * k_mib, 0},
+          Row{10 * k_mib, 12 * k_mib, 4 * k_mib, 12 * k_mib}, Row{1073741825, 0, 4 * k_mib, 1077936128},
+          Row{0, 0, 4 * k_mib, 4 * k_mib}, Row{1, 0, 4 * k_mib, 4 * k_mib}, Row{1, k_mib, 4 * k_mib, 0},
+          Row{4 * k_mib, 4 * k_mib, 4 * k_mib, 4 * k_mib}, Row{2, 1, 512, 0}, Row{k_huge, 0, 4 * k_mib, 0},
+          Row{k_huge >> 1U, 0, 4 * k_mib, 0}}) {
       const auto size = round_to_extents({row.required, row.limit}, row.extent);
       CAPTURE(row.required);
       if (row.expected == 0)
@@ -89,10 +90,10 @@ TEST_SUITE("lvm") {
     std::vector<std::string> changes;
     for (const std::string& line : f.fake.log)
       if (!line.starts_with("lvs") && !line.starts_with("vgs")) changes.push_back(line);
-    CHECK(changes == std::vector<std::string>{
-                         "lvcreate --yes --type linear --zero y --wipesignatures y --addtag " + k_tag +
-                             " --size 12582912b --name v1 vg0",
-                         "wipe /dev/vg0/v1", "lvchange --addtag pillar-csi.wiped=1 vg0/v1"});
+    CHECK(changes ==
+          std::vector<std::string>{"lvcreate --yes --type linear --zero y --wipesignatures y --addtag " +
+                                       k_tag + " --size 12582912b --name v1 vg0",
+                                   "wipe /dev/vg0/v1", "lvchange --addtag pillar-csi.wiped=1 vg0/v1"});
   }
 
   TEST_CASE("J06, K10: a repeat returns the same volume, another size is ALREADY_EXISTS") {
@@ -145,7 +146,8 @@ TEST_SUITE("lvm") {
       };
       const bool done = f.create(8 * k_mib).has_value();
       f.fake.before = nullptr;
-      const bool had_tag = f.fake.volumes.contains("v1") && f.fake.volumes.at("v1").tags.contains("pillar-csi.wiped=1");
+      const bool had_tag =
+          f.fake.volumes.contains("v1") && f.fake.volumes.at("v1").tags.contains("pillar-csi.wiped=1");
       if (!had_tag && f.fake.volumes.contains("v1"))
         CHECK(reason(f.lvm.activate(k_id, k_uid, k_long)) == Reason::device_missing);
       f.fake.log.clear();
@@ -168,7 +170,8 @@ TEST_SUITE("lvm") {
     CHECK(reason(f.extend(512 * k_mib)) == Reason::no_space);
     CHECK(reason(f.extend(10ULL << 50U)) == Reason::out_of_range);
     CHECK(f.extend(100 * k_mib)->size_bytes == 100 * k_mib);
-    f.fake.fail_once["lvextend"] = {5, "", "  Insufficient free space: 9 extents needed, but only 1 available\n"};
+    f.fake.fail_once["lvextend"] = {5, "",
+                                    "  Insufficient free space: 9 extents needed, but only 1 available\n"};
     CHECK(reason(f.extend(110 * k_mib)) == Reason::no_space);
   }
 
@@ -207,8 +210,9 @@ TEST_SUITE("lvm") {
     Fixture f;
     REQUIRE(f.create(8 * k_mib));
     f.fake.root.put("sys/dev/block/253:0/holders/dm-7/dm/name", "guest-root\n");
-    f.fake.root.put("proc/self/mountinfo",
-                    "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 253:0 / /mnt/x rw - ext4 /dev/mapper/vg0-v1 rw\n");
+    f.fake.root.put(
+        "proc/self/mountinfo",
+        "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 253:0 / /mnt/x rw - ext4 /dev/mapper/vg0-v1 rw\n");
     const auto result = f.lvm.remove(k_id, k_uid, k_long);
     CHECK(reason(result) == Reason::device_busy);
     CHECK(result.error().details.at("holders") == "device dm-7 (guest-root), mount /mnt/x");
@@ -294,8 +298,9 @@ TEST_SUITE("lvm") {
 
   TEST_CASE("names and uids that are no names reach no command line") {
     Fixture f;
-    for (const AgentVolumeId& id : {AgentVolumeId{"vg0", "--help"}, AgentVolumeId{"vg0", "a b"},
-                                    AgentVolumeId{"vg0", ".."}, AgentVolumeId{"", "x"}, AgentVolumeId{"vg0", "a/b"}})
+    for (const AgentVolumeId& id :
+         {AgentVolumeId{"vg0", "--help"}, AgentVolumeId{"vg0", "a b"}, AgentVolumeId{"vg0", ".."},
+          AgentVolumeId{"", "x"}, AgentVolumeId{"vg0", "a/b"}})
       CHECK(reason(f.lvm.create(id, k_uid, {1, 0}, k_long)) == Reason::invalid_argument);
     CHECK(reason(f.lvm.create(k_id, "a b", {1, 0}, k_long)) == Reason::invalid_argument);
     CHECK(reason(f.lvm.create(k_id, "", {1, 0}, k_long)) == Reason::invalid_argument);
@@ -308,7 +313,8 @@ TEST_SUITE("lvm") {
     f.fake.fail_once["lvs"] = {5, "", "  Cannot access VG vg0 with system ID other.\n"};
     const auto result = f.create(8 * k_mib);
     CHECK(reason(result) == Reason::command_failed);
-    CHECK(result.error().message == "lvs vg0/v1 failed with exit code 5: Cannot access VG vg0 with system ID other.");
+    CHECK(result.error().message ==
+          "lvs vg0/v1 failed with exit code 5: Cannot access VG vg0 with system ID other.");
     f.fake.fail_once["lvs"] = {0, "not json", ""};
     CHECK(reason(f.create(8 * k_mib)) == Reason::internal);
     f.fake.fail_once["lvs"] = {0, R"({"report":[{"lv":[{"vg_name":"vg0"}]}]})", ""};
@@ -344,9 +350,10 @@ TEST_SUITE("lvm") {
     CHECK(lvm_config(dir.path(), {}, true) ==
           "devices{scan_lvs=0 global_filter=[\"r|^/dev/nvme1n2(p[0-9]+)?$|\",\"r|^/dev/nvme2n1(p[0-9]+)?$|\","
           "\"r|^/dev/nvme4n1(p[0-9]+)?$|\"]} global{notify_dbus=0 use_lvmpolld=0} activation{monitoring=0}");
-    CHECK(lvm_config("/nonexistent", {"^/dev/vd"}, true) ==
-          "devices{scan_lvs=0 global_filter=[\"a|^/dev/vd|\",\"r|.*|\"]} global{notify_dbus=0 use_lvmpolld=0} "
-          "activation{monitoring=0}");
+    CHECK(
+        lvm_config("/nonexistent", {"^/dev/vd"}, true) ==
+        "devices{scan_lvs=0 global_filter=[\"a|^/dev/vd|\",\"r|.*|\"]} global{notify_dbus=0 use_lvmpolld=0} "
+        "activation{monitoring=0}");
   }
 
   TEST_CASE("wiping zeroes exactly the first and the last MiB") {

@@ -17,7 +17,8 @@ class Modprobe : public CommandRunner {
   Result<CommandResult> run(const Command& command) override {
     log.push_back(command.text());
     if (command.program != "modprobe")
-      return fail(Reason::tool_missing, "program " + command.program + " not found: install the package lvm2");
+      return fail(Reason::tool_missing,
+                  "program " + command.program + " not found: install the package lvm2");
     return works_ ? CommandResult{} : CommandResult{1, "", "modprobe: FATAL: Module nvmet not found\n"};
   }
   std::vector<std::string> log;

@@ -209,7 +209,8 @@ TEST_SUITE("nvmet plans") {
     const auto plan = plan_allow(desired_export(), k_host_a, live(fs));
     const auto list = paths(plan);
     CHECK(position(list, "attr_allow_any_host = 0") < position(list, "link subsystems/"));
-    // The stranger was connected, so the kernel has fixed serial and model: the export cannot be ours as it is.
+    // The stranger was connected, so the kernel has fixed serial and model: the export cannot be ours as it
+    // is.
     const auto result = executor(fs).run(plan);
     REQUIRE_FALSE(result);
     CHECK(result.error().reason == Reason::incompatible);
@@ -226,7 +227,8 @@ TEST_SUITE("nvmet plans") {
     apply(fs, plan_allow(desired_export(), k_host_a, live(fs)));
     REQUIRE(fs.connect(k_host_a, k_nqn));
     // Baseline: removing the link alone ends nothing.
-    must(executor(fs).run(Plan{{ActionKind::unlink, "subsystems/" + k_nqn + "/allowed_hosts/" + k_host_a, ""}}));
+    must(executor(fs).run(
+        Plan{{ActionKind::unlink, "subsystems/" + k_nqn + "/allowed_hosts/" + k_host_a, ""}}));
     CHECK(fs.can_write(k_host_a, k_nqn));
     const auto plan = plan_deny(desired_export(), k_host_a, *live(fs));
     must(executor(fs).run(plan.close));
@@ -239,7 +241,9 @@ TEST_SUITE("nvmet plans") {
     CHECK(live(fs)->ports.empty());
   }
 
-  TEST_CASE("denying one of several readers cuts it; the others may return, and other volumes notice nothing (A11)") {
+  TEST_CASE(
+      "denying one of several readers cuts it; the others may return, and other volumes notice nothing "
+      "(A11)") {
     FakeConfigfs fs;
     set_up(fs);
     const std::string other = k_nqn + "-other";
@@ -336,7 +340,8 @@ TEST_SUITE("nvmet plans") {
     apply(fs, plan_allow(desired_export(), k_host_a, live(fs)));
     fs.log.clear();
     must(executor(fs).run(plan_revalidate(*live(fs))));
-    CHECK(fs.log == std::vector<std::string>{"write subsystems/" + k_nqn + "/namespaces/1/revalidate_size=1"});
+    CHECK(fs.log ==
+          std::vector<std::string>{"write subsystems/" + k_nqn + "/namespaces/1/revalidate_size=1"});
   }
 }
 
@@ -357,16 +362,18 @@ std::vector<Operation> operations() {
   std::vector<Operation> list;
   list.push_back({"prepare", [](const auto& now) { return plan_prepare(desired_export(), now); }});
   for (const std::string& host : {k_host_a, k_host_b}) {
-    list.push_back({"allow " + host, [host](const auto& now) { return plan_allow(desired_export(), host, now); }});
+    list.push_back(
+        {"allow " + host, [host](const auto& now) { return plan_allow(desired_export(), host, now); }});
     list.push_back({"deny " + host, [host](const auto& now) {
-                      return none_if_missing(now, [&](const LiveSubsystem& l) {
-                        return plan_deny(desired_export(), host, l);
-                      });
+                      return none_if_missing(
+                          now, [&](const LiveSubsystem& l) { return plan_deny(desired_export(), host, l); });
                     }});
   }
   list.push_back({"open to all", [](const auto& now) { return plan_export(published_to({}, false), now); }});
   list.push_back({"to B", [](const auto& now) { return plan_export(published_to({k_host_b}), now); }});
-  list.push_back({"to A and B", [](const auto& now) { return plan_export(published_to({k_host_a, k_host_b}), now); }});
+  list.push_back({"to A and B", [](const auto& now) {
+                    return plan_export(published_to({k_host_a, k_host_b}), now);
+                  }});
   list.push_back({"unpublish", [](const auto& now) { return plan_export(desired_export(), now); }});
   list.push_back({"close", [](const auto& now) { return none_if_missing(now, plan_close); }});
   list.push_back({"remove", [](const auto& now) { return none_if_missing(now, plan_remove); }});
@@ -615,7 +622,9 @@ TEST_SUITE("nvmet executor") {
     std::string observed;
     Executor::Hooks hooks;
     hooks.check_device = any_device;
-    hooks.on_error = [&](std::string_view op, int e) { observed = std::string(op) + " " + std::to_string(e); };
+    hooks.on_error = [&](std::string_view op, int e) {
+      observed = std::string(op) + " " + std::to_string(e);
+    };
     fs.devices.clear();
     const auto result = Executor(fs, hooks).run(plan_export(published_to({k_host_a}), std::nullopt));
     REQUIRE_FALSE(result);

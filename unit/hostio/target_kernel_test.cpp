@@ -1,5 +1,6 @@
-// The target side against the real kernel and the real LVM: run inside a test VM as root, with PILLAR_KERNEL_TEST=1
-// and PILLAR_TEST_DISK=/dev/vdb, a disk whose content may be destroyed (integration/vm/cases/hostio_target.py).
+// The target side against the real kernel and the real LVM: run inside a test VM as root, with
+// PILLAR_KERNEL_TEST=1 and PILLAR_TEST_DISK=/dev/vdb, a disk whose content may be destroyed
+// (integration/vm/cases/hostio_target.py).
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -107,7 +108,8 @@ class Pool {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     REQUIRE(fd >= 0);
     const std::string old(k_mib, 'o');
-    for (int i = 1; i < 128; ++i) CHECK(::pwrite(fd, old.data(), old.size(), i * static_cast<off_t>(k_mib)) > 0);
+    for (int i = 1; i < 128; ++i)
+      CHECK(::pwrite(fd, old.data(), old.size(), i * static_cast<off_t>(k_mib)) > 0);
     ::fsync(fd);
     ::close(fd);
   }
@@ -216,6 +218,7 @@ TEST_CASE("LVM: life of a volume") {
 
   CHECK(must(lvm.extend(k_id, k_uid, {8 * k_mib, 0}, soon())).size_bytes == 12 * k_mib);
   CHECK(must(lvm.extend(k_id, k_uid, {15 * k_mib, 0}, soon())).size_bytes == 16 * k_mib);
+  raw_lvm("lvcreate", {"-qy", "-n", "theirs", "-L", "8M", k_vg});
   CHECK(reason(lvm.extend(k_id, k_uid, {vg.size_bytes, 0}, soon())) == Reason::no_space);
   CHECK(reason(lvm.extend(k_id, k_uid, {10ULL << 50U, 0}, soon())) == Reason::out_of_range);
 
@@ -344,20 +347,25 @@ TEST_CASE("F11: a crash before any step of any plan is finished by planning agai
   };
   const DesiredExport to_a = published(k_host_a.nqn);
   const DesiredExport to_b = published(k_host_b.nqn);
-  sweep(remove, [&] { return plan_export(to_a, target.live()); },
-        [&] { return plan_export(to_a, target.live()).empty(); });
+  sweep(
+      remove, [&] { return plan_export(to_a, target.live()); },
+      [&] { return plan_export(to_a, target.live()).empty(); });
   const auto open_a = [&] { must(target.executor.run(plan_export(to_a, target.live()))); };
-  sweep(open_a, [&] { return plan_export(to_b, target.live()); },
-        [&] { return plan_export(to_b, target.live()).empty(); });
-  sweep(open_a, [&] { return target.live() ? plan_close(*target.live()) : ExportPlan{}; },
-        [&] { return target.live()->ports.empty() && !target.live()->enabled(); });
-  sweep(open_a, [&] { return target.live() ? plan_remove(*target.live()) : ExportPlan{}; },
-        [&] { return !target.live().has_value(); });
+  sweep(
+      open_a, [&] { return plan_export(to_b, target.live()); },
+      [&] { return plan_export(to_b, target.live()).empty(); });
+  sweep(
+      open_a, [&] { return target.live() ? plan_close(*target.live()) : ExportPlan{}; },
+      [&] { return target.live()->ports.empty() && !target.live()->enabled(); });
+  sweep(
+      open_a, [&] { return target.live() ? plan_remove(*target.live()) : ExportPlan{}; },
+      [&] { return !target.live().has_value(); });
 }
 
 TEST_CASE("nvmet: a port that cannot listen says why") {
   Target target;
-  const PortPlan port = must(plan_port(DesiredPort{"203.0.113.9", false, 4497, 0}, must(read_ports(target.fs))));
+  const PortPlan port =
+      must(plan_port(DesiredPort{"203.0.113.9", false, 4497, 0}, must(read_ports(target.fs))));
   must(target.executor.run(port.actions));
   DesiredExport desired = target.desired;
   desired.access.published = true;
