@@ -21,15 +21,13 @@ using VolumeImpl = runtime::Stateful<VolumeState, VolumeActor>;
 template <class Request, class Response>
 using Operation = Task<Result<Response>> (*)(HostPtr, Shared<Request>);
 
-/// The operation, then the step before its answer leaves.
+/// Runs the operation on a host of its own.
 template <class Request, class Response>
 Task<Result<Response>> run_operation(Operation<Request, Response> operation, ContextPtr context,
                                      OperationContext op, Shared<Request> request) {
   HostPtr host = bind_host(std::move(context), op);
   Task<Result<Response>> task = operation(host, std::move(request));
-  Result<Response> result = co_await std::move(task);
-  if (auto s = co_await op.step("reply"); !s) co_return tl::unexpected(s.error());
-  co_return result;
+  co_return co_await std::move(task);
 }
 
 /// Handler of one message: queues `operation` under `name`.

@@ -443,10 +443,10 @@ Task<Result<void>> forget_initiator(HostPtr host, AgentVolumeId volume, Admitted
     std::erase_if(change.record->initiators,
                   [&](const auto& entry) { return host_nqn.empty() || entry.host_nqn == host_nqn; });
   auto written = co_await host->write_record(change);
-  const bool outdated =
-      !admitted.undurable && ((*record)->token.volume_uid != admitted.mark.uid ||
-                              (*record)->token.generation < admitted.mark.generation);
-  if (!written && !outdated) co_return written;
+  const bool outdated = (*record)->token.volume_uid != admitted.mark.uid ||
+                        (*record)->token.generation < admitted.mark.generation;
+  // Without a durable mark the answer is an error anyway, and it says more than this one.
+  if (!written && !outdated && !admitted.undurable) co_return written;
   co_return Result<void>{};
 }
 
