@@ -233,7 +233,8 @@ class FakeHost final : public Host {
     auto& volume = m_->exports.at(m_->nqn_of(job.device.number));
     volume.content.kind = hostio::ContentKind::foreign;
     volume.content.what = "plain data";
-    co_await Cut{m_->cut.at == m_->calls && m_->cut.partial};
+    const Cut halfway{m_->cut.at == m_->calls && m_->cut.partial};
+    co_await halfway;
     volume.content = {
         hostio::ContentKind::filesystem, job.fs_type, "uuid", job.fs_type, volume.size, volume.size};
     volume.content.signature = true;
