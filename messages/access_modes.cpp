@@ -5,8 +5,8 @@
 namespace pillar {
 namespace {
 
-// Two writers on two nodes need a cluster file system, which this driver does not make: both MULTI_NODE writer
-// modes are refused for every volume mode.
+// Two writers on two nodes need a cluster file system, which this driver does not make: both MULTI_NODE
+// writer modes are refused for every volume mode.
 constexpr std::array<AccessModeInfo, 7> k_table{{
     {AccessMode::single_node_writer, "SINGLE_NODE_WRITER", true, true, false, false, false},
     {AccessMode::single_node_reader_only, "SINGLE_NODE_READER_ONLY", true, true, true, false, false},
@@ -53,9 +53,8 @@ std::string_view to_string(VolumeMode mode) noexcept { return mode == VolumeMode
 bool is_supported_fs_type(std::string_view fs_type) noexcept { return fs_type == "ext4" || fs_type == "xfs"; }
 
 Result<Capability> check_capability(int access_mode, VolumeMode mode, std::string_view fs_type) {
-  const auto* row = access_mode < 0 || access_mode > 255
-                        ? nullptr
-                        : find_access_mode(static_cast<AccessMode>(access_mode));
+  const auto* row =
+      access_mode < 0 || access_mode > 255 ? nullptr : find_access_mode(static_cast<AccessMode>(access_mode));
   if (!row || !(mode == VolumeMode::mount ? row->mount : row->block)) {
     const std::string seen = row ? std::string(row->name) : std::to_string(access_mode);
     return fail(Reason::invalid_argument, "access mode " + seen + " is not offered for " +
@@ -63,8 +62,8 @@ Result<Capability> check_capability(int access_mode, VolumeMode mode, std::strin
                                               offered(mode));
   }
   if (mode == VolumeMode::mount && !fs_type.empty() && !is_supported_fs_type(fs_type))
-    return fail(Reason::invalid_argument,
-                "file system type '" + std::string(fs_type.substr(0, 64)) + "' is not offered; use ext4 or xfs");
+    return fail(Reason::invalid_argument, "file system type '" + std::string(fs_type.substr(0, 64)) +
+                                              "' is not offered; use ext4 or xfs");
   return Capability{row->mode, mode, mode == VolumeMode::mount ? std::string(fs_type) : std::string()};
 }
 

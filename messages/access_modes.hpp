@@ -1,6 +1,7 @@
 #pragma once
-// The one table of access modes and volume modes. CreateVolume, ValidateVolumeCapabilities, ControllerPublish,
-// NodeStage and NodePublish all ask it, so that no call can accept what another refuses (reported-faults row A06).
+// The one table of access modes and volume modes. CreateVolume, ValidateVolumeCapabilities,
+// ControllerPublish, NodeStage and NodePublish all ask it, so that no call can accept what another refuses
+// (reported-faults row A06).
 
 #include <array>
 #include <cstdint>
@@ -64,12 +65,12 @@ struct Capability {
 /// File system types that can be made and mounted.
 bool is_supported_fs_type(std::string_view fs_type) noexcept;
 
-/// Checks one capability against the table. INVALID_ARGUMENT naming the mode (or file system type) and what is
-/// offered instead.
+/// Checks one capability against the table. INVALID_ARGUMENT naming the mode (or file system type) and what
+/// is offered instead.
 Result<Capability> check_capability(int access_mode, VolumeMode mode, std::string_view fs_type);
 
-/// `check_capability` for a csi.v1.VolumeCapability (a template, so that this header needs no generated code).
-/// INVALID_ARGUMENT also when the access type is missing.
+/// `check_capability` for a csi.v1.VolumeCapability (a template, so that this header needs no generated
+/// code). INVALID_ARGUMENT also when the access type is missing.
 template <class VolumeCapability>
 Result<Capability> parse_capability(const VolumeCapability& wire) {
   if (!wire.has_block() && !wire.has_mount())

@@ -1,5 +1,6 @@
 #pragma once
-// The actors of the controller and the messages they take. Nothing outside actors/controller needs this header.
+// The actors of the controller and the messages they take. Nothing outside actors/controller needs this
+// header.
 
 #include <atomic>
 #include <functional>
@@ -21,7 +22,6 @@ struct Wake {
   bool now = false;
 };
 
-
 using CreateCall = Call<csi::CreateVolumeRequest, csi::CreateVolumeResponse>;
 using DeleteCall = Call<csi::DeleteVolumeRequest, csi::DeleteVolumeResponse>;
 using PublishCall = Call<csi::ControllerPublishVolumeRequest, csi::ControllerPublishVolumeResponse>;
@@ -38,7 +38,8 @@ using VolumeRegistry = runtime::RegistryActor<CreateCall, DeleteCall, PublishCal
 using CapacityRegistry = runtime::RegistryActor<CapacityCall>;
 using WakeRegistry = runtime::RegistryActor<Wake>;
 
-/// controller/volume/<record name>: one operation at a time, no queue. `ports.executor` is filled in per actor.
+/// controller/volume/<record name>: one operation at a time, no queue. `ports.executor` is filled in per
+/// actor.
 VolumeRegistry spawn_volumes(runtime::System& system, Ports ports);
 
 /// controller/capacity/<parameters>: GetCapacity, a few in a row per class.

@@ -1,5 +1,6 @@
 #pragma once
-// The agents as the controller sees them, without gRPC: one client per agent, and the directory that finds it.
+// The agents as the controller sees them, without gRPC: one client per agent, and the directory that finds
+// it.
 
 #include <functional>
 #include <memory>
@@ -15,9 +16,9 @@ namespace pillar::controller {
 
 namespace pb = ::pillar::agent::v1;
 
-/// One agent. Each call answers exactly once, on any thread, by its deadline at the latest: refusals of the agent
-/// with their reason and details, an agent that cannot be reached with AGENT_UNAVAILABLE naming it and its
-/// address.
+/// One agent. Each call answers exactly once, on any thread, by its deadline at the latest: refusals of the
+/// agent with their reason and details, an agent that cannot be reached with AGENT_UNAVAILABLE naming it and
+/// its address.
 class AgentClient {
  public:
   template <class Response>
@@ -46,27 +47,20 @@ class AgentClient {
 using AgentClientFactory =
     std::function<std::shared_ptr<AgentClient>(const std::string& name, const std::string& target)>;
 
-/// Held by a volume operation while it may talk to an agent. A full synchronisation of the agent waits for all
-/// of them and then reads the records, so that "this list is complete" is true when the agent acts on it.
+/// Held by a volume operation while it may talk to an agent. A full synchronisation of the agent waits for
+/// all of them and then reads the records, so that "this list is complete" is true when the agent acts on it.
 class AgentLease {
  public:
   AgentLease() = default;
-  AgentLease(std::shared_ptr<AgentClient> client, std::string address, std::string bind_address,
-             std::shared_ptr<void> hold)
-      : client_(std::move(client)),
-        address_(std::move(address)),
-        bind_address_(std::move(bind_address)),
-        hold_(std::move(hold)) {}
+  AgentLease(std::shared_ptr<AgentClient> client, std::string bind_address, std::shared_ptr<void> hold)
+      : client_(std::move(client)), bind_address_(std::move(bind_address)), hold_(std::move(hold)) {}
 
   const std::shared_ptr<AgentClient>& client() const { return client_; }
-  /// Where nodes reach the agent's exports: the configured host name or IP literal (reported-faults row C12).
-  const std::string& address() const { return address_; }
-  /// The IP literal that this is at the moment, where exports listen.
+  /// The agent's IP literal, where its exports listen; what its host name stands for at the moment.
   const std::string& bind_address() const { return bind_address_; }
 
  private:
   std::shared_ptr<AgentClient> client_;
-  std::string address_;
   std::string bind_address_;
   std::shared_ptr<void> hold_;
 };
@@ -85,7 +79,8 @@ class AgentDirectory {
   /// Empty while the agent answers, else what is wrong with it, for health answers.
   virtual std::string problem(const std::string& agent) const = 0;
   /// Size of a pool in which one volume cannot be larger than the pool (linear LVM); nullopt when not known.
-  virtual std::optional<std::uint64_t> size_bound(const std::string& agent, const std::string& pool) const = 0;
+  virtual std::optional<std::uint64_t> size_bound(const std::string& agent,
+                                                  const std::string& pool) const = 0;
   /// Something about the agent's state was wrong (an unknown epoch): check it now.
   virtual void check_soon(const std::string& agent) = 0;
 };

@@ -1,5 +1,6 @@
 #pragma once
-// AgentClient over gRPC. This header needs no gRPC headers; the .cpp is the only file of the controller that does.
+// AgentClient over gRPC. This header needs no gRPC headers; the .cpp is the only file of the controller that
+// does.
 
 #include "actors/controller/agent_client.hpp"
 

@@ -10,8 +10,8 @@ namespace pb = ::pillar::agent::v1;
 
 constexpr std::size_t k_named = 10;
 
-void put(crd::AgentStatus& status, const crd::PillarAgent& agent, std::string_view type, ConditionStatus value,
-         std::string_view reason, std::string message = {}) {
+void put(crd::AgentStatus& status, const crd::PillarAgent& agent, std::string_view type,
+         ConditionStatus value, std::string_view reason, std::string message = {}) {
   crd::Condition condition;
   condition.type = std::string(type);
   condition.status = value;

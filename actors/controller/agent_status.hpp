@@ -1,6 +1,6 @@
 #pragma once
-// What the controller knows about an agent, as the status of its PillarAgent: pure functions, so that nothing is
-// written unless something changed.
+// What the controller knows about an agent, as the status of its PillarAgent: pure functions, so that nothing
+// is written unless something changed.
 
 #include <optional>
 #include <string>
@@ -35,10 +35,11 @@ struct AgentObservation {
 /// The status after `seen`. Fields the observation says nothing about stay.
 crd::AgentStatus agent_status(const crd::PillarAgent& agent, const AgentObservation& seen);
 
-std::vector<crd::DiscoveredPool> discovered_pools(const pillar::agent::v1::GetCapabilitiesResponse& capabilities);
+std::vector<crd::DiscoveredPool> discovered_pools(
+    const pillar::agent::v1::GetCapabilitiesResponse& capabilities);
 
-/// True when `fresh` is worth a write at once. Changes of pool usage and of the fencing sequence alone can wait
-/// for a while: they change with every volume.
+/// True when `fresh` is worth a write at once. Changes of pool usage and of the fencing sequence alone can
+/// wait for a while: they change with every volume.
 bool is_urgent_change(const crd::AgentStatus& stored, const crd::AgentStatus& fresh);
 
 }  // namespace pillar::controller

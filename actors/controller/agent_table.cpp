@@ -13,7 +13,7 @@ Result<AgentLease> AgentTable::lease(const std::string& agent) {
     const auto found = entries_.find(agent);
     if (found != entries_.end() && found->second.state == State::up) {
       const auto& entry = found->second;
-      return AgentLease(entry.client, entry.address, entry.bind_address, entry.hold);
+      return AgentLease(entry.client, entry.bind_address, entry.hold);
     }
     if (found != entries_.end() && found->second.state == State::syncing)
       return fail(Reason::agent_unavailable, "agent " + agent + " is being synchronised; repeat");
@@ -64,14 +64,13 @@ std::size_t AgentTable::leases(const std::string& agent) const {
   return found == entries_.end() ? 0 : static_cast<std::size_t>(found->second.hold.use_count() - 1);
 }
 
-void AgentTable::set_up(const std::string& agent, std::shared_ptr<AgentClient> client, std::string address,
+void AgentTable::set_up(const std::string& agent, std::shared_ptr<AgentClient> client,
                         std::string bind_address, std::vector<crd::DiscoveredPool> pools) {
   const std::lock_guard lock(mutex_);
   auto& entry = entries_[agent];
   entry.state = State::up;
   entry.problem.clear();
   entry.client = std::move(client);
-  entry.address = std::move(address);
   entry.bind_address = std::move(bind_address);
   entry.pools = std::move(pools);
 }

@@ -31,9 +31,9 @@ class AgentTable final : public AgentDirectory, public std::enable_shared_from_t
   void set_syncing(const std::string& agent);
   /// Operations that still hold a lease.
   std::size_t leases(const std::string& agent) const;
-  /// The agent is synchronised and serves. `address`: for nodes; `bind_address`: its IP literal.
-  void set_up(const std::string& agent, std::shared_ptr<AgentClient> client, std::string address,
-              std::string bind_address, std::vector<crd::DiscoveredPool> pools);
+  /// The agent is synchronised and serves at `bind_address`, an IP literal.
+  void set_up(const std::string& agent, std::shared_ptr<AgentClient> client, std::string bind_address,
+              std::vector<crd::DiscoveredPool> pools);
   void remove(const std::string& agent);
 
  private:
@@ -42,7 +42,6 @@ class AgentTable final : public AgentDirectory, public std::enable_shared_from_t
     State state = State::down;
     std::string problem = "not connected yet";
     std::shared_ptr<AgentClient> client;
-    std::string address;
     std::string bind_address;
     std::vector<crd::DiscoveredPool> pools;
     std::shared_ptr<int> hold = std::make_shared<int>(0);  // its use count is the number of leases + 1

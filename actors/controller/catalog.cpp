@@ -35,7 +35,8 @@ void with_map(CatalogView& view, crd::Kind kind, F f) {
 
 template <class Map>
 bool deleting_in(const Map& map) {
-  return std::any_of(map.begin(), map.end(), [](const auto& each) { return each.second.metadata.deleting(); });
+  return std::any_of(map.begin(), map.end(),
+                     [](const auto& each) { return each.second.metadata.deleting(); });
 }
 
 }  // namespace
@@ -54,8 +55,9 @@ void Catalog::erase(crd::Kind kind, const std::string& name) {
 
 void Catalog::keep_only(crd::Kind kind, const std::set<std::string>& present) {
   const std::lock_guard lock(mutex_);
-  with_map(view_, kind,
-           [&](auto& map) { std::erase_if(map, [&](const auto& each) { return !present.contains(each.first); }); });
+  with_map(view_, kind, [&](auto& map) {
+    std::erase_if(map, [&](const auto& each) { return !present.contains(each.first); });
+  });
 }
 
 CatalogView Catalog::view() const {

@@ -68,8 +68,8 @@ void judge_agent(Judge& judge, const crd::PillarStore& store, const crd::PillarA
   if (agent == nullptr)
     judge.set("AgentReady", false, "AgentNotFound", name + " does not exist");
   else if (!crd::condition_true(agent->status.conditions, "Ready"))
-    judge.set("AgentReady", false, "AgentNotReady", name + " is not ready (" +
-                                                        readiness(agent->status.conditions) + ")");
+    judge.set("AgentReady", false, "AgentNotReady",
+              name + " is not ready (" + readiness(agent->status.conditions) + ")");
   else
     judge.set("AgentReady", true, "AgentReady");
 }
@@ -156,8 +156,7 @@ void judge_overrides(Judge& judge, const crd::PillarStorageClass& each, const cr
     judge.set("Compatible", false, "Incompatible", *why);
     return;
   }
-  const auto merged =
-      crd::resolve(store.spec.backend, protocol.spec.protocol, {crd::layer_of(each)});
+  const auto merged = crd::resolve(store.spec.backend, protocol.spec.protocol, {crd::layer_of(each)});
   if (merged)
     judge.set("Compatible", true, "Compatible");
   else

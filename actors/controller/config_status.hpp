@@ -1,6 +1,7 @@
 #pragma once
-// Conditions, capacity and deletion protection of the configuration objects, as pure functions of the catalogue
-// (docs/interfaces.md section 1). The reconciler writes only where the outcome differs from what is stored.
+// Conditions, capacity and deletion protection of the configuration objects, as pure functions of the
+// catalogue (docs/interfaces.md section 1). The reconciler writes only where the outcome differs from what is
+// stored.
 
 #include "actors/controller/catalog.hpp"
 #include "actors/controller/protection.hpp"

@@ -19,8 +19,8 @@ constexpr std::size_t k_resolver_threads = 2;
 
 // ---- keeper ---------------------------------------------------------------------------------------------
 
-/// controller/keeper: wakes watchers, links and the reconciler now and then, so that one that crashed comes back
-/// although nobody sends it anything.
+/// controller/keeper: wakes watchers, links and the reconciler now and then, so that one that crashed comes
+/// back although nobody sends it anything.
 using KeeperActor = caf::typed_actor<caf::reacts_to<Wake>>;
 struct KeeperState {
   explicit KeeperState(ActorBase*) {}
@@ -88,18 +88,17 @@ struct ControllerApp::Impl : std::enable_shared_from_this<ControllerApp::Impl> {
   void wake_link(const std::string& agent, bool now) const {
     if (links) runtime::route(links, agent, Wake{now});
   }
-  void wake_reconciler() const {
-    if (reconciler) runtime::route(reconciler, std::string("all"), Wake{});
+  void wake_reconciler(bool changed) const {
+    if (reconciler) runtime::route(reconciler, std::string("all"), Wake{changed});
   }
   void wake_all() const {
-    for (const auto kind : crd::k_kinds)
-      runtime::route(watchers, std::string(crd::to_string(kind)), Wake{});
+    for (const auto kind : crd::k_kinds) runtime::route(watchers, std::string(crd::to_string(kind)), Wake{});
     for (const auto& agent : catalog->view().agents) wake_link(agent.first, false);
-    wake_reconciler();
+    wake_reconciler(false);
   }
 
-  /// Sends a call to the actor of its volume. An id that is not ours names no volume: `absent` decides whether
-  /// that is fine or NOT_FOUND (reported-faults row K07).
+  /// Sends a call to the actor of its volume. An id that is not ours names no volume: `absent` decides
+  /// whether that is fine or NOT_FOUND (reported-faults row K07).
   template <class Request, class Response>
   void to_volume(Call<Request, Response> call, bool absent_is_fine) const {
     if (stopped) return call.reply(stopping());
@@ -148,7 +147,7 @@ void ControllerApp::Impl::start(runtime::System& system, ControllerConfig config
     if (const auto self = weak.lock()) self->wake_link(agent, true);
   };
   targets.configuration_changed = [weak] {
-    if (const auto self = weak.lock()) self->wake_reconciler();
+    if (const auto self = weak.lock()) self->wake_reconciler(true);
   };
 
   system.metrics().add_collector([index = ports.index] { return volume_metrics(*index); });
@@ -196,8 +195,7 @@ void ControllerApp::send(CreateCall call) {
 void ControllerApp::send(DeleteCall call) { impl_->to_volume(std::move(call), true); }
 void ControllerApp::send(PublishCall call) {
   // A request without these is wrong whatever its volume is.
-  if (call.request->node_id().empty())
-    return call.reply(fail(Reason::invalid_argument, "node_id is empty"));
+  if (call.request->node_id().empty()) return call.reply(fail(Reason::invalid_argument, "node_id is empty"));
   if (!call.request->has_volume_capability())
     return call.reply(fail(Reason::invalid_argument, "volume_capability is missing"));
   impl_->to_volume(std::move(call), false);
@@ -232,15 +230,17 @@ void ControllerApp::send(CapacityCall call) {
 
 void ControllerApp::send(Call<csi::ListVolumesRequest, csi::ListVolumesResponse> call) {
   if (!ready())
-    return call.reply(fail(Reason::store_unavailable, "the volumes were not read yet: " + not_ready_reason()));
-  call.reply(list_volumes(*impl_->ports.index, *impl_->table, *call.request,
-                          impl_->ports.legacy_volume_condition));
+    return call.reply(
+        fail(Reason::store_unavailable, "the volumes were not read yet: " + not_ready_reason()));
+  call.reply(
+      list_volumes(*impl_->ports.index, *impl_->table, *call.request, impl_->ports.legacy_volume_condition));
 }
 
 void ControllerApp::send(
     Call<csi::ControllerListVolumeHealthRequest, csi::ControllerListVolumeHealthResponse> call) {
   if (!ready())
-    return call.reply(fail(Reason::store_unavailable, "the volumes were not read yet: " + not_ready_reason()));
+    return call.reply(
+        fail(Reason::store_unavailable, "the volumes were not read yet: " + not_ready_reason()));
   call.reply(list_volume_health(*impl_->ports.index, *impl_->table, *call.request));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// The controller as one object: what a front door sends calls to. Inside are the actors of docs/architecture.md:
-// controller/volume/<record>, controller/agent_link/<agent>, controller/watcher/<kind>, controller/reconciler.
+// The controller as one object: what a front door sends calls to. Inside are the actors of
+// docs/architecture.md: controller/volume/<record>, controller/agent_link/<agent>, controller/watcher/<kind>,
+// controller/reconciler.
 
 #include <chrono>
 #include <memory>

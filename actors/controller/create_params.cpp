@@ -39,7 +39,8 @@ Result<void> check_parameters(const crd::VolumeState& state, const CreateWishes&
     const auto found = stored.parameters.find(key);
     if (found == stored.parameters.end()) return differs(state, "without parameter " + key);
     if (found->second != value)
-      return differs(state, "with parameter " + key + " = '" + found->second + "', asked for '" + value + "'");
+      return differs(state,
+                     "with parameter " + key + " = '" + found->second + "', asked for '" + value + "'");
   }
   for (const auto& [key, value] : stored.parameters)
     if (!asked.parameters.contains(key))
@@ -108,10 +109,11 @@ Result<CreateWishes> check_create_request(const csi::CreateVolumeRequest& reques
                             wishes.capabilities.end());
   if (auto fs_type = requested_fs_type(request); !fs_type) return tl::unexpected(fs_type.error());
   if (!request.mutable_parameters().empty())
-    return fail(Reason::invalid_argument, "mutable parameter '" + request.mutable_parameters().begin()->first +
+    return fail(Reason::invalid_argument, "mutable parameter '" +
+                                              request.mutable_parameters().begin()->first +
                                               "' is not known; volumes of this driver have none");
-  auto size = parse_size_range(request.capacity_range().required_bytes(),
-                               request.capacity_range().limit_bytes());
+  auto size =
+      parse_size_range(request.capacity_range().required_bytes(), request.capacity_range().limit_bytes());
   if (!size) return tl::unexpected(size.error());
   wishes.size = *size;
   if (request.has_volume_content_source())
@@ -130,17 +132,18 @@ Result<void> check_compatible(const crd::VolumeState& state, const CreatePlan& p
                                            std::string(k_annotation_request) + "; restore it from a backup");
   const auto stored = wishes_from_text(annotation->second);
   if (!stored) return tl::unexpected(with_context(stored.error(), "record " + state.metadata.name));
-  const auto bytes = state.status.capacity_bytes != 0 ? static_cast<std::uint64_t>(state.status.capacity_bytes)
-                                                      : stored->size.required;
+  const auto bytes = state.status.capacity_bytes != 0
+                         ? static_cast<std::uint64_t>(state.status.capacity_bytes)
+                         : stored->size.required;
   if (!plan.wishes.size.admits(bytes))
-    return differs(state, "has " + std::to_string(bytes) + " bytes, asked for at least " +
-                              std::to_string(plan.wishes.size.required) +
-                              (plan.wishes.size.limit == 0
-                                   ? std::string()
-                                   : " and at most " + std::to_string(plan.wishes.size.limit)));
+    return differs(
+        state, "has " + std::to_string(bytes) + " bytes, asked for at least " +
+                   std::to_string(plan.wishes.size.required) +
+                   (plan.wishes.size.limit == 0 ? std::string()
+                                                : " and at most " + std::to_string(plan.wishes.size.limit)));
   if (stored->capabilities != plan.wishes.capabilities)
-    return differs(state, "for " + joined(stored->capabilities) + ", asked for " +
-                              joined(plan.wishes.capabilities));
+    return differs(state,
+                   "for " + joined(stored->capabilities) + ", asked for " + joined(plan.wishes.capabilities));
   return check_parameters(state, *stored, plan.wishes);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a CreateVolume asked for, in a form that can be stored and compared: a repeat must mean the same volume,
-// and only differences that matter count (reported-faults rows K09, K10, J06).
+// What a CreateVolume asked for, in a form that can be stored and compared: a repeat must mean the same
+// volume, and only differences that matter count (reported-faults rows K09, K10, J06).
 
 #include <map>
 #include <optional>
@@ -29,8 +29,8 @@ std::string to_text(const CreateWishes& wishes);
 Result<CreateWishes> wishes_from_text(std::string_view text);
 
 /// The shape of a CreateVolume request: checks name, capabilities, capacity range and content source without
-/// looking anything up. INVALID_ARGUMENT, OUT_OF_RANGE; NOT_FOUND for a content source, which nothing can have
-/// made yet; unknown mutable_parameters INVALID_ARGUMENT.
+/// looking anything up. INVALID_ARGUMENT, OUT_OF_RANGE; NOT_FOUND for a content source, which nothing can
+/// have made yet; unknown mutable_parameters INVALID_ARGUMENT.
 Result<CreateWishes> check_create_request(const ::csi::v1::CreateVolumeRequest& request);
 
 /// The parameters that matter: without `csi.storage.k8s.io/{pvc,pv}/...`.
@@ -46,11 +46,12 @@ struct CreatePlan {
   crd::VolumeSpec spec;
   std::map<std::string, std::string> origin;  ///< annotations that name store, protocol and class
   CreateWishes wishes;
-  std::optional<Error> blocked;  ///< why nothing new can be made now; a finished volume is answered all the same
+  std::optional<Error>
+      blocked;  ///< why nothing new can be made now; a finished volume is answered all the same
 };
 
-/// Whether the record `state` is what `plan` asks for: ALREADY_EXISTS naming what differs. A record that is not
-/// created yet is compared by the size that it will have at least.
+/// Whether the record `state` is what `plan` asks for: ALREADY_EXISTS naming what differs. A record that is
+/// not created yet is compared by the size that it will have at least.
 Result<void> check_compatible(const crd::VolumeState& state, const CreatePlan& plan);
 
 /// The record a plan starts with: Provisioning, generation 1.

@@ -1,4 +1,5 @@
-// controller/agent_link/<agent>: runs rounds (link_ops.hpp) at an interval, sooner after a failure or when woken.
+// controller/agent_link/<agent>: runs rounds (link_ops.hpp) at an interval, sooner after a failure or when
+// woken.
 
 #include "actors/controller/actors.hpp"
 #include "actors/controller/pauses.hpp"
@@ -21,8 +22,8 @@ class LinkLoop : public std::enable_shared_from_this<LinkLoop> {
         backoff_(timing.retry_first, timing.retry_max),
         agent_(std::move(agent)) {}
 
-  /// Starts the loop if it does not run; with `now` the next round comes at once, but never more often than the
-  /// first retry pause allows.
+  /// Starts the loop if it does not run; with `now` the next round comes at once, but never more often than
+  /// the first retry pause allows.
   void wake(bool now) {
     gone_ = false;
     if (running_) {
@@ -50,9 +51,8 @@ class LinkLoop : public std::enable_shared_from_this<LinkLoop> {
     scheduled_ = false;
     running_ = true;
     last_round_ = Clock::now();
-    const bool accepted = queue_.background("link_round", [this](OperationContext context) {
-      return round(this, std::move(context));
-    });
+    const bool accepted = queue_.background(
+        "link_round", [this](OperationContext context) { return round(this, std::move(context)); });
     if (!accepted) finish(RoundOutcome::unsettled);
   }
 

@@ -13,7 +13,10 @@ using crd::ConditionStatus;
 using crd::VolumeState;
 using runtime::OperationContext;
 
-constexpr auto k_health_call = std::chrono::seconds(5);
+constexpr auto k_health_call = std::chrono::seconds(10);
+constexpr auto k_capabilities_call = std::chrono::seconds(30);
+/// Late answers in a row after which a synchronised agent counts as gone: a busy one is not cut off at once.
+constexpr int k_late_answers = 3;
 constexpr auto k_sync_call = std::chrono::seconds(120);
 /// How long a synchronisation waits for operations in flight; after that their generations protect them.
 constexpr auto k_drain = std::chrono::seconds(10);
@@ -88,8 +91,7 @@ Task<Result<void>> seed(LinkPorts link, std::shared_ptr<LinkMemory> memory, crd:
                         std::string epoch, std::shared_ptr<const std::vector<VolumeState>> records) {
   pb::SeedMarksRequest request;
   request.set_epoch(epoch);
-  if (agent.status.fencing)
-    request.set_sequence(static_cast<std::uint64_t>(agent.status.fencing->sequence));
+  if (agent.status.fencing) request.set_sequence(static_cast<std::uint64_t>(agent.status.fencing->sequence));
   for (const auto& record : *records) {
     auto* mark = request.add_marks();
     mark->set_agent_volume_id(record.spec.agent_volume_id);
@@ -108,7 +110,8 @@ bool wants_export(const VolumeState& record) {
          record.status.export_spec.has_value();
 }
 
-/// Writes ExportReconciled where it changed. A lost race means that an operation is at work, which will set it.
+/// Writes ExportReconciled where it changed. A lost race means that an operation is at work, which will set
+/// it.
 Task<void> write_condition(LinkPorts link, VolumeState record, ConditionStatus value, std::string reason,
                            std::string message) {
   if (!set_condition(record.status, k_export_reconciled, value, reason, std::move(message))) co_return;
@@ -142,34 +145,56 @@ Task<bool> take_result(LinkPorts link, VolumeState record, pb::ReconcileResult r
   co_return false;
 }
 
-/// Sends the desired exports of `records`; with `complete`, that is all there is. Fills memory->not_restored.
-Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory, std::string epoch,
-                             std::shared_ptr<const std::vector<VolumeState>> records, bool complete) {
+/// What a list sent to the agent says beside its volumes.
+struct ListHeader {
+  std::string epoch;
+  std::uint64_t sequence = 0;  ///< of the agent, from before the records were read
+  bool complete = false;       ///< these are all records of the agent
+};
+
+/// A volume as a list names it: with its export, or without one, so that none of its access stays.
+pb::DesiredVolume listed(const VolumeState& record, std::string_view cluster_id) {
+  if (wants_export(record)) return desired_volume(record, cluster_id);
+  pb::DesiredVolume unexported;
+  *unexported.mutable_token() = token(record);
+  *unexported.mutable_volume() = volume_ref(record);
+  return unexported;
+}
+
+bool misses_export_spec(const VolumeState& record) {
+  return record.status.phase == crd::VolumePhase::ready && !record.status.deleting &&
+         !record.status.export_spec;
+}
+
+/// Sends `records` to the agent and takes in what it says of each export. Fills memory->not_restored.
+Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory, ListHeader header,
+                             std::shared_ptr<const std::vector<VolumeState>> records) {
   pb::ReconcileStateRequest request;
-  request.set_epoch(epoch);
-  request.set_complete(complete);
-  std::map<std::string, const VolumeState*> by_ref;
-  memory->not_restored.clear();
+  request.set_epoch(header.epoch);
+  request.set_sequence(header.sequence);
+  request.set_complete(header.complete);
+  std::map<std::string, const VolumeState*> exported;
   for (const auto& record : *records) {
-    if (wants_export(record)) {
-      *request.add_volumes() = desired_volume(record, link.ports.cluster_id);
-      by_ref[record.spec.agent_volume_id] = &record;
-    } else if (record.status.phase == crd::VolumePhase::ready && !record.status.export_spec) {
-      memory->not_restored.insert(record.spec.volume_id);
-      auto writing = write_condition(link, record, ConditionStatus::no, "ExportSpecMissing",
-                                     "set it with pillarctl export-spec set");
-      co_await std::move(writing);
-    }
+    *request.add_volumes() = listed(record, link.ports.cluster_id);
+    if (wants_export(record)) exported[record.spec.agent_volume_id] = &record;
   }
   auto asking = ask_agent<pb::ReconcileStateResponse>(link, memory, std::move(request), k_sync_call);
   auto answer = co_await std::move(asking);
   if (!answer) co_return tl::unexpected(with_context(answer.error(), "restoring the exports"));
+  memory->not_restored.clear();
   for (const auto& result : answer->results()) {
-    const auto found = by_ref.find(result.agent_volume_id());
-    if (found == by_ref.end()) continue;
+    const auto found = exported.find(result.agent_volume_id());
+    if (found == exported.end()) continue;
     auto taking = take_result(link, *found->second, result);
     const bool as_desired = co_await std::move(taking);
     if (!as_desired) memory->not_restored.insert(found->second->spec.volume_id);
+  }
+  for (const auto& record : *records) {
+    if (!misses_export_spec(record)) continue;
+    memory->not_restored.insert(record.spec.volume_id);
+    auto writing = write_condition(link, record, ConditionStatus::no, "ExportSpecMissing",
+                                   "set it with pillarctl export-spec set");
+    co_await std::move(writing);
   }
   co_return Result<void>();
 }
@@ -188,7 +213,11 @@ Task<Result<void>> synchronise(OperationContext context, LinkPorts link, std::sh
     if (auto seeded = co_await std::move(seeding); !seeded) co_return seeded;
   }
   if (auto step = co_await context.step("marks_seeded"); !step) co_return tl::unexpected(step.error());
-  auto restoring = reconcile(link, memory, health.epoch(), records, true);
+  ListHeader header;
+  header.epoch = health.epoch();
+  header.sequence = health.sequence();
+  header.complete = true;
+  auto restoring = reconcile(link, memory, header, records);
   if (auto restored = co_await std::move(restoring); !restored) co_return restored;
   memory->synchronised = true;
   memory->epoch = health.epoch();
@@ -196,18 +225,22 @@ Task<Result<void>> synchronise(OperationContext context, LinkPorts link, std::sh
 }
 
 /// Another try for the exports that could not be restored, without touching anything else.
-Task<void> retry_exports(LinkPorts link, std::shared_ptr<LinkMemory> memory, std::string epoch) {
+Task<void> retry_exports(LinkPorts link, std::shared_ptr<LinkMemory> memory, pb::HealthCheckResponse health) {
   auto again = std::make_shared<std::vector<VolumeState>>();
-  for (const auto& id : memory->not_restored) {
+  const auto before = memory->not_restored;
+  for (const auto& id : before) {
     const auto known = link.ports.index->find(id);
     if (!known) continue;
     auto reading = get_typed<VolumeState>(link.ports, known->metadata.name);
     auto record = co_await std::move(reading);
     if (record && record->spec.volume_id == id) again->push_back(std::move(*record));
   }
-  const auto before = memory->not_restored;
-  auto restoring = reconcile(link, memory, std::move(epoch), again, false);
-  if (auto restored = co_await std::move(restoring); !restored) memory->not_restored = before;
+  ListHeader header;
+  header.epoch = health.epoch();
+  header.sequence = health.sequence();
+  // A failure leaves memory->not_restored as it was: the next round tries again.
+  auto restoring = reconcile(link, memory, header, again);
+  co_await std::move(restoring);
 }
 
 // ---- status ---------------------------------------------------------------------------------------------
@@ -246,6 +279,12 @@ Task<RoundOutcome> report_failure(LinkPorts link, std::shared_ptr<LinkMemory> me
   co_return RoundOutcome::unsettled;
 }
 
+/// True when a failed question says no more than that a synchronised agent is slow at the moment.
+bool is_only_late(LinkMemory& memory, const Error& error) {
+  if (!memory.synchronised || error.code != Code::deadline_exceeded) return false;
+  return ++memory.late_answers < k_late_answers;
+}
+
 bool must_synchronise(const LinkMemory& memory, const pb::HealthCheckResponse& health) {
   return !memory.synchronised || memory.epoch != health.epoch() || !health.seeded() || health.gated();
 }
@@ -279,17 +318,20 @@ Task<RoundOutcome> link_round(OperationContext context, LinkPorts link, std::str
     auto asking = ask_agent<pb::HealthCheckResponse>(link, memory, std::move(question), k_health_call);
     health = co_await std::move(asking);
   }
+  if (!health && is_only_late(*memory, health.error())) co_return RoundOutcome::unsettled;
   if (!health) {
     auto reporting = report_failure(link, memory, *agent, health.error(), false);
     co_return co_await std::move(reporting);
   }
   pb::GetCapabilitiesRequest what;
-  auto asking = ask_agent<pb::GetCapabilitiesResponse>(link, memory, std::move(what), k_health_call);
+  auto asking = ask_agent<pb::GetCapabilitiesResponse>(link, memory, std::move(what), k_capabilities_call);
   auto capabilities = co_await std::move(asking);
+  if (!capabilities && is_only_late(*memory, capabilities.error())) co_return RoundOutcome::unsettled;
   if (!capabilities) {
     auto reporting = report_failure(link, memory, *agent, capabilities.error(), false);
     co_return co_await std::move(reporting);
   }
+  memory->late_answers = 0;
   if (must_synchronise(*memory, *health)) {
     memory->synchronised = false;
     auto syncing = synchronise(context, link, memory, *agent, *health);
@@ -298,11 +340,10 @@ Task<RoundOutcome> link_round(OperationContext context, LinkPorts link, std::str
       co_return co_await std::move(reporting);
     }
   } else if (!memory->not_restored.empty()) {
-    auto retrying = retry_exports(link, memory, health->epoch());
+    auto retrying = retry_exports(link, memory, *health);
     co_await std::move(retrying);
   }
-  link.table->set_up(agent_name, memory->client, endpoint->host, memory->bind_address,
-                     discovered_pools(*capabilities));
+  link.table->set_up(agent_name, memory->client, memory->bind_address, discovered_pools(*capabilities));
   auto seen = observation(link, *memory, *agent);
   seen.health = std::move(*health);
   seen.capabilities = std::move(*capabilities);

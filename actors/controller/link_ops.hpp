@@ -1,6 +1,7 @@
 #pragma once
-// One round of the link to an agent, as a coroutine: ask for its health, and when it is new, restarted or has lost
-// state, bring its fencing marks and exports in line with the records (docs/fencing.md sections 2 and 7).
+// One round of the link to an agent, as a coroutine: ask for its health, and when it is new, restarted or has
+// lost state, bring its fencing marks and exports in line with the records (docs/fencing.md sections 2 and
+// 7).
 
 #include <functional>
 #include <memory>
@@ -35,15 +36,16 @@ struct LinkMemory {
   std::shared_ptr<AgentClient> client;
   std::string bind_address;
   bool synchronised = false;
-  std::string epoch;                    ///< of the last synchronisation
-  std::set<std::string> not_restored;   ///< volume ids whose export the agent could not bring up
-  Clock::time_point status_written{};   ///< last write of the PillarAgent's status
+  std::string epoch;                   ///< of the last synchronisation
+  std::set<std::string> not_restored;  ///< volume ids whose export the agent could not bring up
+  int late_answers = 0;                ///< rounds in a row in which the agent was too slow
+  Clock::time_point status_written{};  ///< last write of the PillarAgent's status
 };
 
 enum class RoundOutcome : std::uint8_t {
-  steady,       ///< nothing to do until the next interval
-  unsettled,    ///< something failed: come back sooner, with backoff
-  agent_gone,   ///< the PillarAgent does not exist any more
+  steady,      ///< nothing to do until the next interval
+  unsettled,   ///< something failed: come back sooner, with backoff
+  agent_gone,  ///< the PillarAgent does not exist any more
 };
 
 /// One round. Never fails: what went wrong is in the table, in the agent's conditions and in the outcome.

@@ -31,7 +31,8 @@ csi::GetPluginInfoResponse plugin_info(const std::string& version) {
 
 csi::GetPluginCapabilitiesResponse plugin_capabilities() {
   csi::GetPluginCapabilitiesResponse response;
-  response.add_capabilities()->mutable_service()->set_type(csi::PluginCapability::Service::CONTROLLER_SERVICE);
+  response.add_capabilities()->mutable_service()->set_type(
+      csi::PluginCapability::Service::CONTROLLER_SERVICE);
   response.add_capabilities()->mutable_service()->set_type(
       csi::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS);
   response.add_capabilities()->mutable_volume_expansion()->set_type(

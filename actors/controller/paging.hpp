@@ -1,6 +1,6 @@
 #pragma once
-// Pages of a sorted list whose tokens stay good while entries come and go: a token names the last entry given,
-// not an offset, so churn neither repeats nor skips entries that stay.
+// Pages of a sorted list whose tokens stay good while entries come and go: a token names the last entry
+// given, not an offset, so churn neither repeats nor skips entries that stay.
 
 #include <cstddef>
 #include <cstdint>

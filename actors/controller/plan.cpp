@@ -72,8 +72,7 @@ crd::VolumeSpec spec_for(const VolumeId& id, const CreateWishes& wishes, const c
 }
 
 std::int64_t to_int64(std::uint64_t bytes) {
-  return static_cast<std::int64_t>(
-      std::min<std::uint64_t>(bytes, std::numeric_limits<std::int64_t>::max()));
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, std::numeric_limits<std::int64_t>::max()));
 }
 
 Task<Result<csi::GetCapacityResponse>> total_capacity(Ports ports) {

@@ -1,6 +1,6 @@
 #pragma once
-// What the operations of the controller stand on: store, agents, nodes and the index, as values that a unit test
-// can replace one by one.
+// What the operations of the controller stand on: store, agents, nodes and the index, as values that a unit
+// test can replace one by one.
 
 #include <cstdint>
 #include <functional>

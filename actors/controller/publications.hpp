@@ -24,10 +24,10 @@ enum class PublishGrant {
   reissue,  ///< the entry exists already; access is granted again under a new generation
 };
 
-/// Decides a publish against the record. `volume` names it in messages. Refusals: deleting LIFECYCLE_ENDING; same
-/// node revoking REVOKING (ABORTED), with another host identity STILL_PUBLISHED, with another mode or readonly
-/// ALREADY_EXISTS; other node PUBLISHED_ELSEWHERE naming it; one host NQN under two node ids HOST_NQN_DUPLICATE
-/// naming both (reported-faults row B02).
+/// Decides a publish against the record. `volume` names it in messages. Refusals: deleting LIFECYCLE_ENDING;
+/// same node revoking REVOKING (ABORTED), with another host identity STILL_PUBLISHED, with another mode or
+/// readonly ALREADY_EXISTS; other node PUBLISHED_ELSEWHERE naming it; one host NQN under two node ids
+/// HOST_NQN_DUPLICATE naming both (reported-faults row B02).
 Result<PublishGrant> decide_publish(std::string_view volume, const crd::VolumeStatus& status,
                                     const PublishRequest& request);
 

@@ -39,7 +39,8 @@ Task<Result<void>> settle_object(Ports ports, T object, std::shared_ptr<const Ca
 }
 
 /// The status of an agent belongs to its link; here only its finalizer.
-Task<Result<void>> settle_agent(Ports ports, crd::PillarAgent agent, std::shared_ptr<const CatalogView> view) {
+Task<Result<void>> settle_agent(Ports ports, crd::PillarAgent agent,
+                                std::shared_ptr<const CatalogView> view) {
   const auto dependents = dependents_of(agent, *view, *ports.index);
   auto protecting = protect(ports, crd::to_object(agent), dependents.count > 0);
   auto written = co_await std::move(protecting);

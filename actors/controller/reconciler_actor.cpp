@@ -1,4 +1,5 @@
-// controller/reconciler: one pass (reconcile_ops.hpp) after changes, gathered for a moment; again after a failure.
+// controller/reconciler: one pass (reconcile_ops.hpp) after changes, gathered for a moment; again after a
+// failure.
 
 #include "actors/controller/actors.hpp"
 #include "actors/controller/pauses.hpp"
@@ -26,7 +27,10 @@ class ReconcileLoop : public std::enable_shared_from_this<ReconcileLoop> {
         catalog_(std::move(catalog)),
         backoff_(k_retry_first, k_retry_max) {}
 
-  void wake() {
+  /// With `changed`: something is different. Without: only make sure that a first pass has been made.
+  void wake(bool changed) {
+    if (started_ && !changed) return;
+    started_ = true;
     if (running_)
       again_ = true;
     else if (!scheduled_)
@@ -71,6 +75,7 @@ class ReconcileLoop : public std::enable_shared_from_this<ReconcileLoop> {
   Ports ports_;
   std::shared_ptr<Catalog> catalog_;
   Backoff backoff_;
+  bool started_ = false;
   bool scheduled_ = false;
   bool running_ = false;
   bool again_ = false;
@@ -87,7 +92,7 @@ ReconcilerActor::behavior_type reconciler_actor(runtime::Stateful<ReconcilerStat
   ports.executor = self->cell()->executor();
   self->state.loop = std::make_shared<ReconcileLoop>(self->cell(), std::move(ports), std::move(catalog));
   self->cell()->add_idle_check([] { return false; });
-  return {[self](const Wake&) { self->state.loop->wake(); }};
+  return {[self](const Wake& wake) { self->state.loop->wake(wake.now); }};
 }
 
 }  // namespace

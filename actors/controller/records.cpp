@@ -74,6 +74,8 @@ Context publish_context(const crd::VolumeState& state, std::string_view initiato
   Context context;
   context[key("publication-generation")] = std::to_string(state.status.publication_generation);
   context[key("initiator-id")] = std::string(initiator_id);
+  // Where the export listens now; volume_context says where it did when the volume was made (row C12).
+  if (state.status.export_spec) context[key("address")] = state.status.export_spec->bind_address;
   context[key("capacity-bytes")] = std::to_string(state.status.capacity_bytes);
   // Three states for the node: "true" here, or absent, which says nothing about the content of the device.
   if (state.status.formatted) context[key("formatted")] = "true";

@@ -1,6 +1,6 @@
 #pragma once
-// What a PillarVolumeState record says, in the words of the two APIs beside it: the CSI answers and the agent's
-// requests are pure functions of the stored record (reported-faults row K09).
+// What a PillarVolumeState record says, in the words of the two APIs beside it: the CSI answers and the
+// agent's requests are pure functions of the stored record (reported-faults row K09).
 
 #include <string>
 #include <string_view>
@@ -18,8 +18,8 @@ namespace csi = ::csi::v1;
 
 /// Keeps a record until the backend object is gone.
 inline constexpr std::string_view k_volume_finalizer = "pillar-csi.bhyoo.com/volume-protection";
-/// Annotations of a record that say what it was created from, for deletion protection and listings (object names
-/// may be longer than label values).
+/// Annotations of a record that say what it was created from, for deletion protection and listings (object
+/// names may be longer than label values).
 inline constexpr std::string_view k_origin_store = "pillar-csi.bhyoo.com/store";
 inline constexpr std::string_view k_origin_protocol = "pillar-csi.bhyoo.com/protocol";
 inline constexpr std::string_view k_origin_class = "pillar-csi.bhyoo.com/storage-class";
@@ -51,7 +51,8 @@ google::protobuf::Map<std::string, std::string> publish_context(const crd::Volum
 /// The token of the record as it is stored now.
 pb::FencingToken token(const crd::VolumeState& state);
 pb::VolumeRef volume_ref(const crd::VolumeState& state);
-/// The desired export for the agent. `cluster_id` enters the identity only while exportInfo does not record it.
+/// The desired export for the agent. `cluster_id` enters the identity only while exportInfo does not record
+/// it.
 pb::ExportSpec export_spec(const crd::VolumeState& state, std::string_view cluster_id);
 /// The subsystem NQN: the recorded one, else derived.
 std::string subsystem_nqn(const crd::VolumeState& state, std::string_view cluster_id);
@@ -63,8 +64,8 @@ pb::DesiredVolume desired_volume(const crd::VolumeState& state, std::string_view
 bool set_condition(crd::VolumeStatus& status, std::string_view type, crd::ConditionStatus value,
                    std::string_view reason, std::string message = {});
 
-/// What is wrong with a volume as the controller sees it; no entries: healthy. `agent_problem` is empty while the
-/// volume's agent answers.
+/// What is wrong with a volume as the controller sees it; no entries: healthy. `agent_problem` is empty while
+/// the volume's agent answers.
 csi::VolumeHealth volume_health(const crd::VolumeState& state, std::string_view agent_problem);
 /// The 1.12 form of the same value.
 csi::VolumeCondition legacy_condition(const csi::VolumeHealth& health);

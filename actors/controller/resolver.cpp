@@ -19,13 +19,15 @@ Result<std::string> resolve(const std::string& host) {
   addrinfo* found = nullptr;
   const int code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (code != 0)
-    return fail(Reason::agent_unavailable, "host name " + host + " cannot be resolved: " + gai_strerror(code));
+    return fail(Reason::agent_unavailable,
+                "host name " + host + " cannot be resolved: " + gai_strerror(code));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
   std::array<char, NI_MAXHOST> text{};
-  const int named = getnameinfo(list->ai_addr, list->ai_addrlen, text.data(), text.size(), nullptr, 0,
-                                NI_NUMERICHOST);
+  const int named =
+      getnameinfo(list->ai_addr, list->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   if (named != 0)
-    return fail(Reason::agent_unavailable, "host name " + host + " cannot be resolved: " + gai_strerror(named));
+    return fail(Reason::agent_unavailable,
+                "host name " + host + " cannot be resolved: " + gai_strerror(named));
   const auto address = IpAddress::parse(text.data());
   if (!address) return tl::unexpected(address.error());
   return address->text;
@@ -38,8 +40,8 @@ HostResolver system_resolver(std::shared_ptr<runtime::BlockingPool> pool) {
     runtime::JobOptions options;
     options.what = "resolving " + host;
     options.key = host;
-    pool->submit<std::string>(Deadline::after(k_limit), [host] { return resolve(host); }, options,
-                              std::move(done));
+    pool->submit<std::string>(
+        Deadline::after(k_limit), [host] { return resolve(host); }, options, std::move(done));
   };
 }
 

@@ -8,9 +8,9 @@ namespace {
 
 Result<SizeRange> check(std::int64_t required_bytes, std::int64_t limit_bytes) {
   if (required_bytes < 0 || limit_bytes < 0)
-    return fail(Reason::invalid_argument, "capacity range has required_bytes " + std::to_string(required_bytes) +
-                                              " and limit_bytes " + std::to_string(limit_bytes) +
-                                              "; neither may be negative");
+    return fail(Reason::invalid_argument, "capacity range has required_bytes " +
+                                              std::to_string(required_bytes) + " and limit_bytes " +
+                                              std::to_string(limit_bytes) + "; neither may be negative");
   const auto required = static_cast<std::uint64_t>(required_bytes);
   const auto limit = static_cast<std::uint64_t>(limit_bytes);
   if (limit != 0 && limit < required)

@@ -24,12 +24,12 @@ struct SizeRange {
 };
 
 /// Checks the two wire fields (row J04): a negative one is INVALID_ARGUMENT, a limit below required or a size
-/// beyond k_max_volume_bytes is OUT_OF_RANGE. 0 means "not given": required then becomes 1 GiB, or the limit if
-/// that is smaller.
+/// beyond k_max_volume_bytes is OUT_OF_RANGE. 0 means "not given": required then becomes 1 GiB, or the limit
+/// if that is smaller.
 Result<SizeRange> parse_size_range(std::int64_t required_bytes, std::int64_t limit_bytes);
 
-/// `parse_size_range` for an expansion, where asking for nothing is an error: INVALID_ARGUMENT when both are 0;
-/// with only a limit nothing has to grow and required is 1.
+/// `parse_size_range` for an expansion, where asking for nothing is an error: INVALID_ARGUMENT when both are
+/// 0; with only a limit nothing has to grow and required is 1.
 Result<SizeRange> parse_expand_range(std::int64_t required_bytes, std::int64_t limit_bytes);
 
 }  // namespace pillar::controller

@@ -1,5 +1,6 @@
 #pragma once
-// Which nodes can reach a volume: those that report the protocol of its export (docs/interfaces.md section 4).
+// Which nodes can reach a volume: those that report the protocol of its export (docs/interfaces.md section
+// 4).
 
 #include <string>
 #include <string_view>
@@ -20,8 +21,9 @@ std::string topology_key(std::string_view protocol_type);
 bool reaches(const ::csi::v1::Topology& segments, std::string_view protocol_type);
 
 /// RESOURCE_EXHAUSTED when a requirement is given and none of its requisite (or, without any, preferred)
-/// topologies reaches the volume (reported-faults row R01). Every reachable node is as good as any other, so a
-/// preference among them changes nothing.
-Result<void> check_topology(const ::csi::v1::TopologyRequirement& requirement, std::string_view protocol_type);
+/// topologies reaches the volume (reported-faults row R01). Every reachable node is as good as any other, so
+/// a preference among them changes nothing.
+Result<void> check_topology(const ::csi::v1::TopologyRequirement& requirement,
+                            std::string_view protocol_type);
 
 }  // namespace pillar::controller

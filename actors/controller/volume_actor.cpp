@@ -29,8 +29,7 @@ struct VolumeActorState {
 };
 
 struct CapacityState {
-  explicit CapacityState(ActorBase* self)
-      : queue(self->cell(), OperationQueueOptions{k_waiting_capacity}) {}
+  explicit CapacityState(ActorBase* self) : queue(self->cell(), OperationQueueOptions{k_waiting_capacity}) {}
   OperationQueue queue;
 };
 
@@ -38,7 +37,8 @@ struct CapacityState {
 template <class Request, class Response>
 auto bound(Ports ports,
            Task<Result<Response>> (*operation)(OperationContext, Ports, std::shared_ptr<const Request>)) {
-  return [ports = std::move(ports), operation](OperationContext context, std::shared_ptr<const Request> request) {
+  return [ports = std::move(ports), operation](OperationContext context,
+                                               std::shared_ptr<const Request> request) {
     return operation(std::move(context), ports, std::move(request));
   };
 }
@@ -84,10 +84,10 @@ VolumeRegistry spawn_volumes(runtime::System& system, Ports ports) {
 CapacityRegistry spawn_capacity(runtime::System& system, Ports ports) {
   runtime::RegistryOptions options;
   options.kind = "controller/capacity";
-  return runtime::spawn_registry<CapacityCall>(
-      system, options, [&system, ports](ActorOptions child, const std::string&) {
-        return system.spawn(std::move(child), capacity_actor, ports);
-      });
+  return runtime::spawn_registry<CapacityCall>(system, options,
+                                               [&system, ports](ActorOptions child, const std::string&) {
+                                                 return system.spawn(std::move(child), capacity_actor, ports);
+                                               });
 }
 
 }  // namespace pillar::controller

@@ -9,7 +9,8 @@
 namespace pillar::controller {
 namespace {
 
-// Resource versions are opaque to the API, but both stores make them rise; text that is no number sorts lowest.
+// Resource versions are opaque to the API, but both stores make them rise; text that is no number sorts
+// lowest.
 std::uint64_t version_number(const std::string& text) {
   std::uint64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
@@ -116,17 +117,8 @@ std::shared_ptr<const crd::VolumeState> VolumeIndex::find(const std::string& vol
   return found == by_id_.end() ? nullptr : found->second;
 }
 
-std::vector<std::shared_ptr<const crd::VolumeState>> VolumeIndex::on_agent(const std::string& agent) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<State> states;
-  const auto ids = by_agent_.find(agent);
-  if (ids == by_agent_.end()) return states;
-  for (const auto& id : ids->second) states.push_back(by_id_.at(id));
-  return states;
-}
-
 VolumeIndex::Dependents VolumeIndex::made_from(std::string_view origin, const std::string& value,
-                                              std::size_t limit) const {
+                                               std::size_t limit) const {
   const std::lock_guard lock(mutex_);
   const auto found = by_origin_.find({std::string(origin), value});
   if (found == by_origin_.end()) return {};
@@ -150,7 +142,8 @@ VolumeIndex::Dependents VolumeIndex::on_agent_names(const std::string& agent, st
   return dependents;
 }
 
-Result<VolumeIndex::Reservation> VolumeIndex::reserve(const std::string& volume_id, const std::string& node_id,
+Result<VolumeIndex::Reservation> VolumeIndex::reserve(const std::string& volume_id,
+                                                      const std::string& node_id,
                                                       const std::string& initiator_id,
                                                       std::uint32_t max_per_node) {
   const std::lock_guard lock(mutex_);

@@ -1,7 +1,7 @@
 #pragma once
-// Every volume record in memory, indexed for what would otherwise need a scan of the store: listings, counts per
-// node, who presents which host NQN, what still depends on an agent, store, protocol or class. Fed by the watch
-// and, so that a caller sees its own write at once, by the operations.
+// Every volume record in memory, indexed for what would otherwise need a scan of the store: listings, counts
+// per node, who presents which host NQN, what still depends on an agent, store, protocol or class. Fed by the
+// watch and, so that a caller sees its own write at once, by the operations.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,24 +33,23 @@ class VolumeIndex : public std::enable_shared_from_this<VolumeIndex> {
   VolumeIndex(const VolumeIndex&) = delete;
   VolumeIndex& operator=(const VolumeIndex&) = delete;
 
-  /// Takes in a record as stored. An older resource version than the known one of the same life is ignored: the
-  /// watch may report a state that an operation has already gone past.
+  /// Takes in a record as stored. An older resource version than the known one of the same life is ignored:
+  /// the watch may report a state that an operation has already gone past.
   void apply(const crd::VolumeState& state);
-  /// Forgets the record of this life for good; another life under the name stays, and late news of this one are
-  /// ignored.
+  /// Forgets the record of this life for good; another life under the name stays, and late news of this one
+  /// are ignored.
   void erase(const std::string& record_name, const std::string& uid);
-  /// Keeps only what is in `present` (record names): after a list that follows an interrupted watch. Records that
-  /// were applied by operations after `begin_resync` stay.
+  /// Keeps only what is in `present` (record names): after a list that follows an interrupted watch. Records
+  /// that were applied by operations after `begin_resync` stay.
   void finish_resync(const std::set<std::string>& present);
   void begin_resync();
 
   /// Up to `limit` volumes whose id is greater than `after`.
   VolumePage page(const std::optional<std::string>& after, std::size_t limit) const;
   std::shared_ptr<const crd::VolumeState> find(const std::string& volume_id) const;
-  /// Every record on an agent.
-  std::vector<std::shared_ptr<const crd::VolumeState>> on_agent(const std::string& agent) const;
 
-  /// Up to `limit` volume ids whose record was made from `value` (`origin`: one of the k_origin_ annotations), and how many there are in all.
+  /// Up to `limit` volume ids whose record was made from `value` (`origin`: one of the k_origin_
+  /// annotations), and how many there are in all.
   struct Dependents {
     std::size_t count = 0;
     std::vector<std::string> names;
@@ -75,9 +74,10 @@ class VolumeIndex : public std::enable_shared_from_this<VolumeIndex> {
     std::string initiator_id_;
     std::string volume_id_;
   };
-  /// Checks a publication against all other volumes and holds its place: HOST_NQN_DUPLICATE when another node id
-  /// has a publication with this host NQN (reported-faults row B02), RESOURCE_EXHAUSTED when the node already
-  /// holds `max_per_node` other volumes (0: no limit, row R03). Two calls at once never both take the last place.
+  /// Checks a publication against all other volumes and holds its place: HOST_NQN_DUPLICATE when another node
+  /// id has a publication with this host NQN (reported-faults row B02), RESOURCE_EXHAUSTED when the node
+  /// already holds `max_per_node` other volumes (0: no limit, row R03). Two calls at once never both take the
+  /// last place.
   Result<Reservation> reserve(const std::string& volume_id, const std::string& node_id,
                               const std::string& initiator_id, std::uint32_t max_per_node);
 
@@ -103,7 +103,7 @@ class VolumeIndex : public std::enable_shared_from_this<VolumeIndex> {
   std::map<std::string, std::multiset<std::string>> nodes_of_initiator_;  // host NQN -> node ids
   std::map<std::string, std::multiset<std::string>> volumes_of_node_;     // node id -> volume ids
   std::map<std::pair<std::string, std::string>, std::set<std::string>> by_origin_;
-  std::set<std::string> gone_;          // uids of erased records, the last k_remembered of them
+  std::set<std::string> gone_;  // uids of erased records, the last k_remembered of them
   std::deque<std::string> gone_order_;
   std::set<std::string> fresh_;  // records applied since begin_resync
   bool resyncing_ = false;

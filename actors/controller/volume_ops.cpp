@@ -54,8 +54,8 @@ Task<Result<VolumeState>> commit(Ports ports, VolumeState state) {
   co_return typed;
 }
 
-/// The compare-and-swap that precedes a mutating agent call: `check` decides on the record as read and edits it,
-/// the generation rises by one. A conflict is read and decided again, within one life of the record.
+/// The compare-and-swap that precedes a mutating agent call: `check` decides on the record as read and edits
+/// it, the generation rises by one. A conflict is read and decided again, within one life of the record.
 Task<Result<VolumeState>> advance(Ports ports, VolumeId id, Check check) {
   std::string uid;
   for (int attempt = 0; attempt < k_attempts; ++attempt) {
@@ -65,10 +65,11 @@ Task<Result<VolumeState>> advance(Ports ports, VolumeId id, Check check) {
     if (uid.empty()) uid = state->metadata.uid;
     if (uid != state->metadata.uid) co_return lost_race(id.str());
     if (fence_ahead(state->status))
-      co_return fail(Reason::fence_ahead,
-                     "volume " + id.str() +
-                         ": the agent has seen a later state than this record, which was restored to the past; "
-                         "check the volume, then use pillarctl fence accept-rollback");
+      co_return fail(
+          Reason::fence_ahead,
+          "volume " + id.str() +
+              ": the agent has seen a later state than this record, which was restored to the past; "
+              "check the volume, then use pillarctl fence accept-rollback");
     if (auto checked = check(*state); !checked) co_return tl::unexpected(checked.error());
     ++state->status.publication_generation;
     auto writing = commit(ports, std::move(*state));
@@ -78,8 +79,8 @@ Task<Result<VolumeState>> advance(Ports ports, VolumeId id, Check check) {
   co_return lost_race(id.str());
 }
 
-/// The compare-and-swap that records an outcome of `base`. A conflict is retried as long as nobody has started
-/// another operation (same life, same generation): conditions may be written beside an operation.
+/// The compare-and-swap that records an outcome of `base`. A conflict is retried as long as nobody has
+/// started another operation (same life, same generation): conditions may be written beside an operation.
 Task<Result<VolumeState>> settle(Ports ports, VolumeState base, Edit edit) {
   VolumeState state = base;
   for (int attempt = 0; attempt < k_attempts; ++attempt) {
@@ -100,8 +101,8 @@ Task<Result<VolumeState>> settle(Ports ports, VolumeState base, Edit edit) {
 
 // ---- refusals of the agent ------------------------------------------------------------------------------
 
-/// What a refusal of the agent means for the caller. A stale generation is either a race that another controller
-/// won (ABORTED) or a record that was restored to the past (FENCE_AHEAD).
+/// What a refusal of the agent means for the caller. A stale generation is either a race that another
+/// controller won (ABORTED) or a record that was restored to the past (FENCE_AHEAD).
 Task<Error> explain(Ports ports, VolumeState sent, Error refusal) {
   if (refusal.reason == Reason::epoch_unknown) ports.agents->check_soon(sent.spec.agent_ref);
   if (refusal.reason != Reason::stale_generation)
@@ -212,7 +213,7 @@ Task<Result<VolumeState>> create_export(OperationContext context, Ports ports, A
   if (auto step = co_await context.step("exported"); !step) co_return tl::unexpected(step.error());
   crd::ExportInfo info;
   info.target_id = request.spec().nqn();
-  info.address = lease.address();
+  info.address = lease.bind_address();
   info.port = static_cast<std::int32_t>(request.spec().port());
   info.volume_ref = state.spec.agent_volume_id;
   Edit edit = [info](VolumeState& fresh) {
@@ -244,8 +245,8 @@ Check begin_delete() {
   };
 }
 
-/// Takes a volume back that the agent has refused for good. When that fails the record stays, deleting, and the
-/// next call goes on from there.
+/// Takes a volume back that the agent has refused for good. When that fails the record stays, deleting, and
+/// the next call goes on from there.
 Task<void> undo_create(OperationContext context, Ports ports, AgentLease lease, VolumeId id) {
   auto starting = advance(ports, id, begin_delete());
   auto deleting = co_await std::move(starting);
@@ -254,7 +255,8 @@ Task<void> undo_create(OperationContext context, Ports ports, AgentLease lease, 
   co_await std::move(finishing);
 }
 
-/// The record of the plan: made now, or found and advanced for another attempt; Ready ones are left as they are.
+/// The record of the plan: made now, or found and advanced for another attempt; Ready ones are left as they
+/// are.
 Task<Result<VolumeState>> claim_record(OperationContext context, Ports ports, CreatePlan plan,
                                        AgentLease lease) {
   for (int attempt = 0; attempt < k_attempts; ++attempt) {
@@ -272,7 +274,8 @@ Task<Result<VolumeState>> claim_record(OperationContext context, Ports ports, Cr
     if (!state) co_return state;
     if (state->status.deleting && state->spec.volume_id == plan.id.str()) {
       auto finishing = finish_delete(context, ports, lease, std::move(*state));
-      if (auto finished = co_await std::move(finishing); !finished) co_return tl::unexpected(finished.error());
+      if (auto finished = co_await std::move(finishing); !finished)
+        co_return tl::unexpected(finished.error());
       continue;
     }
     if (auto same = check_compatible(*state, plan); !same) co_return tl::unexpected(same.error());
@@ -352,8 +355,8 @@ Task<Result<void>> remove_record(Ports ports, VolumeState state) {
   co_return lost_race(state.spec.volume_id);
 }
 
-/// Deletes the backend of a record that is marked deleting, under the generation of that mark: the agent admits a
-/// repeated destroy only under the same one (docs/fencing.md section 1).
+/// Deletes the backend of a record that is marked deleting, under the generation of that mark: the agent
+/// admits a repeated destroy only under the same one (docs/fencing.md section 1).
 Task<Result<void>> finish_delete(OperationContext context, Ports ports, AgentLease lease, VolumeState state) {
   pb::DeleteVolumeRequest request;
   *request.mutable_token() = token(state);
@@ -373,8 +376,9 @@ Task<Result<void>> finish_delete(OperationContext context, Ports ports, AgentLea
 
 // ---- expand ---------------------------------------------------------------------------------------------
 
-/// Asks the agent to grow and records the real size. The record says resizeRequired from before the call until
-/// after its outcome is recorded, so that a crash in between is finished by the next publish or expand (row L09).
+/// Asks the agent to grow and records the real size. The record says resizeRequired from before the call
+/// until after its outcome is recorded, so that a crash in between is finished by the next publish or expand
+/// (row L09).
 Task<Result<VolumeState>> grow(OperationContext context, Ports ports, AgentLease lease, VolumeState state,
                                SizeRange range) {
   pb::ExpandVolumeRequest request;
@@ -406,7 +410,8 @@ Task<Result<VolumeState>> grow(OperationContext context, Ports ports, AgentLease
 }
 
 /// Finishes an interrupted expansion at the size the backend has by now.
-Task<Result<void>> finish_pending_resize(OperationContext context, Ports ports, AgentLease lease, VolumeId id) {
+Task<Result<void>> finish_pending_resize(OperationContext context, Ports ports, AgentLease lease,
+                                         VolumeId id) {
   Check check = [](VolumeState&) -> Result<void> { return {}; };
   auto advancing = advance(ports, id, std::move(check));
   auto state = co_await std::move(advancing);
@@ -451,8 +456,7 @@ csi::ControllerExpandVolumeResponse expand_response(const VolumeState& state,
 
 Result<PublishRequest> publish_request(const Ports& ports,
                                        const csi::ControllerPublishVolumeRequest& request) {
-  if (!request.has_volume_capability())
-    return fail(Reason::invalid_argument, "volume_capability is missing");
+  if (!request.has_volume_capability()) return fail(Reason::invalid_argument, "volume_capability is missing");
   if (request.node_id().empty()) return fail(Reason::invalid_argument, "node_id is empty");
   auto capability = parse_capability(request.volume_capability());
   if (!capability) return tl::unexpected(capability.error());
@@ -624,8 +628,8 @@ Task<Result<csi::CreateVolumeResponse>> create_volume(
   co_return create_response(*state);
 }
 
-Task<Result<csi::DeleteVolumeResponse>> delete_volume(OperationContext context, Ports ports,
-                                                      std::shared_ptr<const csi::DeleteVolumeRequest> request) {
+Task<Result<csi::DeleteVolumeResponse>> delete_volume(
+    OperationContext context, Ports ports, std::shared_ptr<const csi::DeleteVolumeRequest> request) {
   const auto id = VolumeId::parse(request->volume_id());
   if (!id) co_return csi::DeleteVolumeResponse();
   auto reading = load(ports, *id);
@@ -674,7 +678,8 @@ Task<Result<csi::ControllerPublishVolumeResponse>> publish_volume(
   auto recording = advance(ports, *id, record_publication(*publish, lease->bind_address()));
   state = co_await std::move(recording);
   if (!state) co_return tl::unexpected(state.error());
-  if (auto step = co_await context.step("publication_recorded"); !step) co_return tl::unexpected(step.error());
+  if (auto step = co_await context.step("publication_recorded"); !step)
+    co_return tl::unexpected(step.error());
   auto allowing = allow(ports, *lease, *state, *publish);
   if (auto allowed = co_await std::move(allowing); !allowed) co_return tl::unexpected(allowed.error());
   csi::ControllerPublishVolumeResponse response;
@@ -716,11 +721,12 @@ Task<Result<csi::ControllerUnpublishVolumeResponse>> unpublish_volume(
 }
 
 Task<Result<csi::ControllerExpandVolumeResponse>> expand_volume(
-    OperationContext context, Ports ports, std::shared_ptr<const csi::ControllerExpandVolumeRequest> request) {
+    OperationContext context, Ports ports,
+    std::shared_ptr<const csi::ControllerExpandVolumeRequest> request) {
   const auto id = VolumeId::parse(request->volume_id());
   if (!id) co_return fail(Reason::not_found, "volume does not exist: " + id.error().message);
-  const auto range = parse_expand_range(request->capacity_range().required_bytes(),
-                                        request->capacity_range().limit_bytes());
+  const auto range =
+      parse_expand_range(request->capacity_range().required_bytes(), request->capacity_range().limit_bytes());
   if (!range) co_return tl::unexpected(range.error());
   if (request->has_volume_capability())
     if (auto capability = parse_capability(request->volume_capability()); !capability)

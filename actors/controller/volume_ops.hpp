@@ -1,7 +1,8 @@
 #pragma once
 // Every controller call that touches one volume, as a coroutine over the ports. Each follows the order of
-// docs/fencing.md section 3: compare-and-swap the record, call the agent, compare-and-swap the outcome; so that a
-// crash anywhere leaves something the same call, repeated, finishes. They run one at a time in the volume's actor.
+// docs/fencing.md section 3: compare-and-swap the record, call the agent, compare-and-swap the outcome; so
+// that a crash anywhere leaves something the same call, repeated, finishes. They run one at a time in the
+// volume's actor.
 
 #include <memory>
 #include <string>
@@ -15,22 +16,23 @@ namespace pillar::controller {
 
 using runtime::OperationContext;
 
-/// Resolves the request (plan.hpp), then creates the volume or finishes what an earlier call left. A request that
-/// the agent refuses for good (no space, out of range) is undone again; everything else stays visible and resumable
-/// (row K01).
-Task<Result<csi::CreateVolumeResponse>> create_volume(OperationContext context, Ports ports,
-                                                      std::shared_ptr<const csi::CreateVolumeRequest> request);
+/// Resolves the request (plan.hpp), then creates the volume or finishes what an earlier call left. A request
+/// that the agent refuses for good (no space, out of range) is undone again; everything else stays visible
+/// and resumable (row K01).
+Task<Result<csi::CreateVolumeResponse>> create_volume(
+    OperationContext context, Ports ports, std::shared_ptr<const csi::CreateVolumeRequest> request);
 
 /// Unknown volumes are OK. STILL_PUBLISHED while a node holds it.
-Task<Result<csi::DeleteVolumeResponse>> delete_volume(OperationContext context, Ports ports,
-                                                      std::shared_ptr<const csi::DeleteVolumeRequest> request);
+Task<Result<csi::DeleteVolumeResponse>> delete_volume(
+    OperationContext context, Ports ports, std::shared_ptr<const csi::DeleteVolumeRequest> request);
 
 /// Records, then grants, access (docs/fencing.md section 4). A pending expansion is finished first (row L09).
 Task<Result<csi::ControllerPublishVolumeResponse>> publish_volume(
-    OperationContext context, Ports ports, std::shared_ptr<const csi::ControllerPublishVolumeRequest> request);
+    OperationContext context, Ports ports,
+    std::shared_ptr<const csi::ControllerPublishVolumeRequest> request);
 
-/// Ends access and forgets it only then. Works from the record alone; unknown volumes and nodes are OK; an empty
-/// node id means every node.
+/// Ends access and forgets it only then. Works from the record alone; unknown volumes and nodes are OK; an
+/// empty node id means every node.
 Task<Result<csi::ControllerUnpublishVolumeResponse>> unpublish_volume(
     OperationContext context, Ports ports,
     std::shared_ptr<const csi::ControllerUnpublishVolumeRequest> request);
@@ -58,9 +60,9 @@ struct MarkFormatted {
 Task<Result<Done>> mark_formatted(OperationContext context, Ports ports,
                                   std::shared_ptr<const MarkFormatted> request);
 
-/// Sets the FenceAhead condition of a record whose agent holds a higher generation than the record (a store that
-/// was restored to the past, docs/fencing.md section 2). From then on nothing is granted or revoked until an
-/// operator decides. `mark_generation` is what the agent reported, may be empty.
+/// Sets the FenceAhead condition of a record whose agent holds a higher generation than the record (a store
+/// that was restored to the past, docs/fencing.md section 2). From then on nothing is granted or revoked
+/// until an operator decides. `mark_generation` is what the agent reported, may be empty.
 Task<Result<crd::VolumeState>> record_fence_ahead(Ports ports, crd::VolumeState state,
                                                   std::string mark_generation);
 

@@ -1,6 +1,6 @@
-// controller/watcher/<kind>: follows one kind in the store and feeds the index or the catalogue. A watch that ends
-// is resumed; what was deleted meanwhile is found by comparing with a fresh list (reported-faults row O03). A store
-// that cannot be reached is never read as "everything was deleted" (row O05).
+// controller/watcher/<kind>: follows one kind in the store and feeds the index or the catalogue. A watch that
+// ends is resumed; what was deleted meanwhile is found by comparing with a fresh list (reported-faults row
+// O03). A store that cannot be reached is never read as "everything was deleted" (row O05).
 
 #include <set>
 
@@ -130,8 +130,8 @@ class WatchLoop : public std::enable_shared_from_this<WatchLoop> {
   /// A link writes the status of its agent itself; only other changes wake it.
   void tell_link(const crd::Object& object) {
     const auto& metadata = object.metadata;
-    const std::string shape = metadata.uid + "/" + std::to_string(metadata.generation) +
-                              (metadata.deleting() ? "/deleting" : "");
+    const std::string shape =
+        metadata.uid + "/" + std::to_string(metadata.generation) + (metadata.deleting() ? "/deleting" : "");
     auto& known = links_[metadata.name];
     if (std::exchange(known, shape) != shape) targets_.agent_changed(metadata.name);
   }
@@ -207,10 +207,10 @@ std::string WatchState::problems() const {
 WakeRegistry spawn_watchers(runtime::System& system, WatchTargets targets) {
   runtime::RegistryOptions options;
   options.kind = "controller/watcher";
-  return runtime::spawn_registry<Wake>(
-      system, options, [&system, targets](ActorOptions child, const std::string& kind) {
-        return system.spawn(std::move(child), watcher_actor, targets, kind);
-      });
+  return runtime::spawn_registry<Wake>(system, options,
+                                       [&system, targets](ActorOptions child, const std::string& kind) {
+                                         return system.spawn(std::move(child), watcher_actor, targets, kind);
+                                       });
 }
 
 }  // namespace pillar::controller

@@ -27,8 +27,9 @@ class Process {
   template <class Response, class Request>
   std::future<Result<Response>> start(const Request& request, Deadline deadline = Deadline::after(20s)) {
     auto promise = std::make_shared<std::promise<Result<Response>>>();
-    app_.send(Call<Request, Response>{std::make_shared<const Request>(request), deadline,
-                                      Reply<Response>([promise](Result<Response> r) { promise->set_value(r); })});
+    app_.send(
+        Call<Request, Response>{std::make_shared<const Request>(request), deadline,
+                                Reply<Response>([promise](Result<Response> r) { promise->set_value(r); })});
     return promise->get_future();
   }
   template <class Response, class Request>
@@ -47,8 +48,8 @@ class Process {
     return answer;
   }
   csi::CreateVolumeResponse create_volume(const std::string& name) {
-    const auto made = ask_until<csi::CreateVolumeResponse>(create_request(name),
-                                                           [](const auto& answer) { return answer.has_value(); });
+    const auto made = ask_until<csi::CreateVolumeResponse>(
+        create_request(name), [](const auto& answer) { return answer.has_value(); });
     REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
     return *made;
   }
@@ -105,7 +106,8 @@ TEST_CASE("controller process: from manifests to a volume and back") {
   const auto id = made.volume().volume_id();
 
   // What was just made is listed at once, with its nodes.
-  REQUIRE(process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a)).has_value());
+  REQUIRE(
+      process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a)).has_value());
   auto list = process.ask<csi::ListVolumesResponse>(csi::ListVolumesRequest());
   REQUIRE(list->entries_size() == 1);
   CHECK(list->entries(0).status().published_node_ids(0) == k_node_a);
@@ -155,16 +157,18 @@ TEST_CASE("I05, G09: a busy volume answers ABORTED at once, the deadline answers
   Process process(world);
   const auto id = process.create_volume("v").volume().volume_id();
   const auto other = process.create_volume("w").volume().volume_id();
-  REQUIRE(process.system().chaos().add_spec(
-      "step=controller/volume/v:publication_recorded,action=delay,ms=600"));
+  REQUIRE(
+      process.system().chaos().add_spec("step=controller/volume/v:publication_recorded,action=delay,ms=600"));
   auto slow = process.start<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a),
                                                                   Deadline::after(200ms));
   std::this_thread::sleep_for(50ms);
   const auto begin = Clock::now();
-  CHECK(process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a)).error().reason ==
-        Reason::operation_pending);
+  CHECK(process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a))
+            .error()
+            .reason == Reason::operation_pending);
   // Another volume is not held up.
-  CHECK(process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(other, k_node_a)).has_value());
+  CHECK(process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(other, k_node_a))
+            .has_value());
   CHECK(Clock::now() - begin < 500ms);
   CHECK(slow.get().error().code == Code::deadline_exceeded);
   const auto retried = process.ask_until<csi::ControllerPublishVolumeResponse>(
@@ -181,7 +185,8 @@ TEST_CASE("K06: an actor that is killed in the middle answers UNAVAILABLE and th
   for (const auto* step : {"record_claimed", "backend_created", "export_spec_recorded", "exported"}) {
     CAPTURE(step);
     const std::string name = std::string("v-") + std::to_string(std::string_view(step).size());
-    REQUIRE(process.system().chaos().add_spec("step=controller/volume/*:" + std::string(step) + ",action=kill"));
+    REQUIRE(
+        process.system().chaos().add_spec("step=controller/volume/*:" + std::string(step) + ",action=kill"));
     const auto killed = process.ask<csi::CreateVolumeResponse>(create_request(name));
     CHECK(killed.error().reason == Reason::actor_restarted);
     process.create_volume(name);
@@ -196,7 +201,8 @@ TEST_CASE("a controller that is started over finds everything, and a fresh agent
   {
     Process first(world);
     id = first.create_volume("v").volume().volume_id();
-    REQUIRE(first.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a)).has_value());
+    REQUIRE(
+        first.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a)).has_value());
   }
   world.agent->exports.clear();
   world.agent->marks.clear();
@@ -215,7 +221,8 @@ TEST_CASE("agents and stores that come and go while the controller runs") {
   World world;
   Process process(world);
   REQUIRE(process.wait_ready());
-  CHECK(process.ask<csi::CreateVolumeResponse>(create_request("v")).error().code == Code::failed_precondition);
+  CHECK(process.ask<csi::CreateVolumeResponse>(create_request("v")).error().code ==
+        Code::failed_precondition);
   apply_manifests(world);
   process.create_volume("v");
   {

@@ -57,8 +57,8 @@ bool crash_at(World& world, int at, Make make) {
   return plan.crashed();
 }
 
-/// Sweeps every crash point of an operation: after each crash a new process repeats the operation and must end
-/// where an undisturbed run ends.
+/// Sweeps every crash point of an operation: after each crash a new process repeats the operation and must
+/// end where an undisturbed run ends.
 template <class Prepare, class Make, class Verify>
 void sweep(Prepare prepare, Make make, Verify verify) {
   int at = 0;
@@ -80,7 +80,8 @@ void sweep(Prepare prepare, Make make, Verify verify) {
 const std::string k_id = "store-1/nvmeof-tcp/lvm-lv/vg0/v";
 
 template <class Request, class Response>
-auto again(const Request& request, Task<Result<Response>> (*fn)(OperationContext, Ports, std::shared_ptr<const Request>)) {
+auto again(const Request& request,
+           Task<Result<Response>> (*fn)(OperationContext, Ports, std::shared_ptr<const Request>)) {
   return [request, fn](World& world) { return operation(world, request, fn); };
 }
 
@@ -100,7 +101,8 @@ TEST_CASE("crash sweep: create") {
 }
 
 TEST_CASE("crash sweep: publish") {
-  sweep([](World& world) { created_id(world, "v"); }, again(testing::publish_request(k_id, k_node_a), publish_volume),
+  sweep([](World& world) { created_id(world, "v"); },
+        again(testing::publish_request(k_id, k_node_a), publish_volume),
         [](World& world) {
           CHECK(world.record("v")->status.published_nodes.size() == 1);
           CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
@@ -129,7 +131,8 @@ TEST_CASE("crash sweep: unpublish; access is gone before the entry is") {
 }
 
 TEST_CASE("crash sweep: expand") {
-  sweep([](World& world) { created_id(world, "v"); }, again(expand_request(k_id, std::int64_t{2} << 30), expand_volume),
+  sweep([](World& world) { created_id(world, "v"); },
+        again(expand_request(k_id, std::int64_t{2} << 30), expand_volume),
         [](World& world) {
           CHECK(world.record("v")->status.capacity_bytes == std::int64_t{2} << 30);
           CHECK_FALSE(world.record("v")->status.resize_required);
@@ -193,17 +196,16 @@ TEST_CASE("I2: two controllers at once never leave two writers, and a lost race 
       std::optional<Task<Result<csi::ControllerUnpublishVolumeResponse>>> ending[2];
       for (int i = 0; i < 2; ++i) {
         if (random() % 3 != 0) {
-          publishing[i] = publish_volume(
-              OperationContext::detached(), ports_of(i),
-              std::make_shared<const csi::ControllerPublishVolumeRequest>(
-                  testing::publish_request(k_id, nodes[random() % 2])));
+          publishing[i] = publish_volume(OperationContext::detached(), ports_of(i),
+                                         std::make_shared<const csi::ControllerPublishVolumeRequest>(
+                                             testing::publish_request(k_id, nodes[random() % 2])));
           publishing[i]->start();
         } else {
           csi::ControllerUnpublishVolumeRequest request;
           request.set_volume_id(k_id);
-          ending[i] = unpublish_volume(
-              OperationContext::detached(), ports_of(i),
-              std::make_shared<const csi::ControllerUnpublishVolumeRequest>(request));
+          ending[i] =
+              unpublish_volume(OperationContext::detached(), ports_of(i),
+                               std::make_shared<const csi::ControllerUnpublishVolumeRequest>(request));
           ending[i]->start();
         }
       }

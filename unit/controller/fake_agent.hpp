@@ -1,6 +1,6 @@
 #pragma once
-// An agent in memory for tests of the controller: a small model of docs/fencing.md section 1 over backends and
-// exports. Answers at once, on the caller's thread.
+// An agent in memory for tests of the controller: a small model of docs/fencing.md section 1 over backends
+// and exports. Answers at once, on the caller's thread.
 
 #include <cstdint>
 #include <functional>
@@ -95,119 +95,134 @@ class FakeAgent final : public AgentClient {
     });
   }
   void call(pb::CreateVolumeRequest request, Deadline, Answer<pb::CreateVolumeResponse> done) override {
-    run<pb::CreateVolumeResponse>("Create", std::move(done), [this, request]() -> Result<pb::CreateVolumeResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      if (auto admitted = grant("Create", ref, request.token()); !admitted)
-        return tl::unexpected(admitted.error());
-      auto& backend = backends[ref];
-      if (backend.bytes == 0) {
-        const auto size = (request.required_bytes() + extent - 1) / extent * extent;
-        if (request.limit_bytes() != 0 && size > request.limit_bytes()) {
-          backends.erase(ref);
-          return fail(Reason::out_of_range, "rounded size exceeds the limit");
-        }
-        if (used() + size > pool_bytes) {
-          backends.erase(ref);
-          return fail(Reason::no_space, "pool vg0 is full");
-        }
-        backend = {request.token().volume_uid(), size};
-      }
-      pb::CreateVolumeResponse response;
-      response.set_capacity_bytes(backend.bytes);
-      response.set_device_path("/dev/" + ref);
-      return response;
-    });
+    run<pb::CreateVolumeResponse>(
+        "Create", std::move(done), [this, request]() -> Result<pb::CreateVolumeResponse> {
+          const auto& ref = request.volume().agent_volume_id();
+          if (auto admitted = grant("Create", ref, request.token()); !admitted)
+            return tl::unexpected(admitted.error());
+          auto& backend = backends[ref];
+          if (backend.bytes == 0) {
+            const auto size = (request.required_bytes() + extent - 1) / extent * extent;
+            if (request.limit_bytes() != 0 && size > request.limit_bytes()) {
+              backends.erase(ref);
+              return fail(Reason::out_of_range, "rounded size exceeds the limit");
+            }
+            if (used() + size > pool_bytes) {
+              backends.erase(ref);
+              return fail(Reason::no_space, "pool vg0 is full");
+            }
+            backend = {request.token().volume_uid(), size};
+          }
+          pb::CreateVolumeResponse response;
+          response.set_capacity_bytes(backend.bytes);
+          response.set_device_path("/dev/" + ref);
+          return response;
+        });
   }
   void call(pb::DeleteVolumeRequest request, Deadline, Answer<pb::DeleteVolumeResponse> done) override {
-    run<pb::DeleteVolumeResponse>("Delete", std::move(done), [this, request]() -> Result<pb::DeleteVolumeResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      auto run_it = destroy(ref, request.token());
-      if (!run_it) return tl::unexpected(run_it.error());
-      if (*run_it) {
-        exports.erase(ref);
-        backends.erase(ref);
-        marks[ref].state = MarkState::ended;
-      }
-      return pb::DeleteVolumeResponse();
-    });
+    run<pb::DeleteVolumeResponse>("Delete", std::move(done),
+                                  [this, request]() -> Result<pb::DeleteVolumeResponse> {
+                                    const auto& ref = request.volume().agent_volume_id();
+                                    auto run_it = destroy(ref, request.token());
+                                    if (!run_it) return tl::unexpected(run_it.error());
+                                    if (*run_it) {
+                                      exports.erase(ref);
+                                      backends.erase(ref);
+                                      marks[ref].state = MarkState::ended;
+                                    }
+                                    return pb::DeleteVolumeResponse();
+                                  });
   }
   void call(pb::ExpandVolumeRequest request, Deadline, Answer<pb::ExpandVolumeResponse> done) override {
-    run<pb::ExpandVolumeResponse>("Expand", std::move(done), [this, request]() -> Result<pb::ExpandVolumeResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      if (auto admitted = grant("Expand", ref, request.token()); !admitted)
-        return tl::unexpected(admitted.error());
-      auto& backend = backends[ref];
-      const auto size = (request.required_bytes() + extent - 1) / extent * extent;
-      if (size > backend.bytes) {
-        if (size - backend.bytes + used() > pool_bytes) return fail(Reason::no_space, "pool vg0 is full");
-        backend.bytes = size;
-      }
-      pb::ExpandVolumeResponse response;
-      response.set_capacity_bytes(backend.bytes);
-      return response;
-    });
+    run<pb::ExpandVolumeResponse>(
+        "Expand", std::move(done), [this, request]() -> Result<pb::ExpandVolumeResponse> {
+          const auto& ref = request.volume().agent_volume_id();
+          if (auto admitted = grant("Expand", ref, request.token()); !admitted)
+            return tl::unexpected(admitted.error());
+          auto& backend = backends[ref];
+          const auto size = (request.required_bytes() + extent - 1) / extent * extent;
+          if (size > backend.bytes) {
+            if (size - backend.bytes + used() > pool_bytes) return fail(Reason::no_space, "pool vg0 is full");
+            backend.bytes = size;
+          }
+          pb::ExpandVolumeResponse response;
+          response.set_capacity_bytes(backend.bytes);
+          return response;
+        });
   }
   void call(pb::ExportVolumeRequest request, Deadline, Answer<pb::ExportVolumeResponse> done) override {
-    run<pb::ExportVolumeResponse>("Export", std::move(done), [this, request]() -> Result<pb::ExportVolumeResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      if (auto admitted = grant("Export", ref, request.token()); !admitted)
-        return tl::unexpected(admitted.error());
-      exports[ref].nqn = request.spec().nqn();
-      exports[ref].spec = request.spec();
-      pb::ExportVolumeResponse response;
-      response.set_target_id(request.spec().nqn());
-      return response;
-    });
+    run<pb::ExportVolumeResponse>("Export", std::move(done),
+                                  [this, request]() -> Result<pb::ExportVolumeResponse> {
+                                    const auto& ref = request.volume().agent_volume_id();
+                                    if (auto admitted = grant("Export", ref, request.token()); !admitted)
+                                      return tl::unexpected(admitted.error());
+                                    exports[ref].nqn = request.spec().nqn();
+                                    exports[ref].spec = request.spec();
+                                    pb::ExportVolumeResponse response;
+                                    response.set_target_id(request.spec().nqn());
+                                    return response;
+                                  });
   }
   void call(pb::AllowInitiatorRequest request, Deadline, Answer<pb::AllowInitiatorResponse> done) override {
-    run<pb::AllowInitiatorResponse>("Allow", std::move(done), [this, request]() -> Result<pb::AllowInitiatorResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      if (auto admitted = grant("Allow", ref, request.token()); !admitted)
-        return tl::unexpected(admitted.error());
-      exports[ref].spec = request.spec();
-      exports[ref].hosts.insert(request.initiator().host_nqn());
-      return pb::AllowInitiatorResponse();
-    });
+    run<pb::AllowInitiatorResponse>("Allow", std::move(done),
+                                    [this, request]() -> Result<pb::AllowInitiatorResponse> {
+                                      const auto& ref = request.volume().agent_volume_id();
+                                      if (auto admitted = grant("Allow", ref, request.token()); !admitted)
+                                        return tl::unexpected(admitted.error());
+                                      exports[ref].spec = request.spec();
+                                      exports[ref].hosts.insert(request.initiator().host_nqn());
+                                      return pb::AllowInitiatorResponse();
+                                    });
   }
   void call(pb::DenyInitiatorRequest request, Deadline, Answer<pb::DenyInitiatorResponse> done) override {
-    run<pb::DenyInitiatorResponse>("Deny", std::move(done), [this, request]() -> Result<pb::DenyInitiatorResponse> {
-      const auto& ref = request.volume().agent_volume_id();
-      if (auto admitted = grant("Deny", ref, request.token()); !admitted)
-        return tl::unexpected(admitted.error());
-      auto& hosts_now = exports[ref].hosts;
-      if (request.host_nqn().empty())
-        hosts_now.clear();
-      else
-        hosts_now.erase(request.host_nqn());
-      pb::DenyInitiatorResponse response;
-      for (const auto& host : hosts_now) response.add_remaining_host_nqns(host);
-      return response;
-    });
+    run<pb::DenyInitiatorResponse>("Deny", std::move(done),
+                                   [this, request]() -> Result<pb::DenyInitiatorResponse> {
+                                     const auto& ref = request.volume().agent_volume_id();
+                                     if (auto admitted = grant("Deny", ref, request.token()); !admitted)
+                                       return tl::unexpected(admitted.error());
+                                     auto& hosts_now = exports[ref].hosts;
+                                     if (request.host_nqn().empty())
+                                       hosts_now.clear();
+                                     else
+                                       hosts_now.erase(request.host_nqn());
+                                     pb::DenyInitiatorResponse response;
+                                     for (const auto& host : hosts_now)
+                                       response.add_remaining_host_nqns(host);
+                                     return response;
+                                   });
   }
   void call(pb::ReconcileStateRequest request, Deadline, Answer<pb::ReconcileStateResponse> done) override {
     run<pb::ReconcileStateResponse>("Reconcile", std::move(done),
                                     [this, request]() -> Result<pb::ReconcileStateResponse> {
-      pb::ReconcileStateResponse response;
-      for (const auto& volume : request.volumes()) {
-        const auto& ref = volume.volume().agent_volume_id();
-        auto* result = response.add_results();
-        result->set_agent_volume_id(ref);
-        auto admitted = grant("Reconcile", ref, volume.token());
-        result->set_ok(admitted.has_value());
-        if (!admitted) {
-          result->set_reason(std::string(to_string(admitted.error().reason)));
-          result->set_message(admitted.error().message);
-          continue;
-        }
-        auto& live = exports[ref];
-        live.nqn = volume.spec().nqn();
-        live.spec = volume.spec();
-        live.hosts.clear();
-        for (const auto& initiator : volume.initiators()) live.hosts.insert(initiator.host_nqn());
-      }
-      if (request.complete()) gated = false;
-      return response;
-    });
+                                      pb::ReconcileStateResponse response;
+                                      for (const auto& volume : request.volumes()) {
+                                        const auto& ref = volume.volume().agent_volume_id();
+                                        auto* result = response.add_results();
+                                        result->set_agent_volume_id(ref);
+                                        auto admitted = grant("Reconcile", ref, volume.token());
+                                        result->set_ok(admitted.has_value());
+                                        if (!admitted) {
+                                          result->set_reason(std::string(to_string(admitted.error().reason)));
+                                          result->set_message(admitted.error().message);
+                                          continue;
+                                        }
+                                        if (!volume.has_spec()) {
+                                          exports.erase(ref);
+                                          continue;
+                                        }
+                                        auto& live = exports[ref];
+                                        live.nqn = volume.spec().nqn();
+                                        live.spec = volume.spec();
+                                        live.hosts.clear();
+                                        for (const auto& initiator : volume.initiators())
+                                          live.hosts.insert(initiator.host_nqn());
+                                      }
+                                      if (request.complete()) {
+                                        close_strays(request);
+                                        gated = false;
+                                      }
+                                      return response;
+                                    });
   }
   void call(pb::SeedMarksRequest request, Deadline, Answer<pb::SeedMarksResponse> done) override {
     run<pb::SeedMarksResponse>("Seed", std::move(done), [this, request]() -> Result<pb::SeedMarksResponse> {
@@ -224,6 +239,13 @@ class FakeAgent final : public AgentClient {
   }
 
  private:
+  /// What a complete list does not name is closed.
+  void close_strays(const pb::ReconcileStateRequest& request) {
+    std::set<std::string> named;
+    for (const auto& volume : request.volumes()) named.insert(volume.volume().agent_volume_id());
+    std::erase_if(exports, [&](const auto& each) { return !named.contains(each.first); });
+  }
+
   std::uint64_t used() const {
     std::uint64_t sum = 0;
     for (const auto& [ref, backend] : backends) sum += backend.bytes;
@@ -239,7 +261,8 @@ class FakeAgent final : public AgentClient {
     if (now == Fate::lost_before) return;
     if (now == Fate::unavailable) return done(fail(Reason::agent_unavailable, "agent cannot be reached"));
     const auto refusal = refuse.find(rpc);
-    Result<Response> result = refusal == refuse.end() ? act() : Result<Response>(tl::unexpected(refusal->second));
+    Result<Response> result =
+        refusal == refuse.end() ? act() : Result<Response>(tl::unexpected(refusal->second));
     if (now == Fate::lost_after) return;
     done(std::move(result));
   }
@@ -280,8 +303,7 @@ class FakeAgent final : public AgentClient {
   Result<bool> destroy(const std::string& ref, const pb::FencingToken& token) {
     auto& mark = marks[ref];
     if (mark.uid == token.volume_uid() && mark.state != MarkState::open) {
-      if (mark.generation != token.generation())
-        return fail(Reason::lifecycle_ended, "other generation");
+      if (mark.generation != token.generation()) return fail(Reason::lifecycle_ended, "other generation");
       return mark.state == MarkState::destroying;
     }
     if (auto admitted = grant("Delete", ref, token); !admitted) return tl::unexpected(admitted.error());

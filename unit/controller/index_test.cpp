@@ -101,7 +101,7 @@ TEST_CASE("index: dependents and counts") {
   CHECK(index->made_from(k_origin_store, "fast", 2).count == 3);
   CHECK(index->made_from(k_origin_store, "fast", 2).names.size() == 2);
   CHECK(index->made_from(k_origin_store, "slow", 2).count == 0);
-  CHECK(index->on_agent("store-1").size() == 3);
+  CHECK(index->on_agent_names("store-1", 10).names.size() == 3);
   auto broken = volume("c", 2);
   set_condition(broken.status, k_export_reconciled, crd::ConditionStatus::no, "FenceAhead");
   index->apply(broken);

@@ -152,21 +152,93 @@ TEST_CASE("publications: every row of the table") {
   same_host.initiator_id = "nqn.2014-08.org.example:a";
   const std::vector<Row> rows{
       {"nobody has it", {}, asks("a"), false, PublishGrant::add, {}, {}},
-      {"other node has it", {entry("a")}, asks("b"), false, {}, Reason::published_elsewhere, Code::failed_precondition},
-      {"other node, ROX asked of RWO", {entry("a")}, asks("b", rox), false, {}, Reason::published_elsewhere, Code::failed_precondition},
-      {"other node, RWO asked of ROX", {entry("a", rox)}, asks("b"), false, {}, Reason::published_elsewhere, Code::failed_precondition},
+      {"other node has it",
+       {entry("a")},
+       asks("b"),
+       false,
+       {},
+       Reason::published_elsewhere,
+       Code::failed_precondition},
+      {"other node, ROX asked of RWO",
+       {entry("a")},
+       asks("b", rox),
+       false,
+       {},
+       Reason::published_elsewhere,
+       Code::failed_precondition},
+      {"other node, RWO asked of ROX",
+       {entry("a", rox)},
+       asks("b"),
+       false,
+       {},
+       Reason::published_elsewhere,
+       Code::failed_precondition},
       {"other node, both ROX", {entry("a", rox)}, asks("b", rox), false, PublishGrant::add, {}, {}},
-      {"other node, both ROX, first revoking", {entry("a", rox, false, true)}, asks("b", rox), false, PublishGrant::add, {}, {}},
-      {"other node revoking still counts", {entry("a", AccessMode::single_node_writer, false, true)}, asks("b"), false, {}, Reason::published_elsewhere, Code::failed_precondition},
-      {"SINGLE_NODE_READER_ONLY is exclusive", {entry("a", AccessMode::single_node_reader_only)}, asks("b", AccessMode::single_node_reader_only), false, {}, Reason::published_elsewhere, Code::failed_precondition},
+      {"other node, both ROX, first revoking",
+       {entry("a", rox, false, true)},
+       asks("b", rox),
+       false,
+       PublishGrant::add,
+       {},
+       {}},
+      {"other node revoking still counts",
+       {entry("a", AccessMode::single_node_writer, false, true)},
+       asks("b"),
+       false,
+       {},
+       Reason::published_elsewhere,
+       Code::failed_precondition},
+      {"SINGLE_NODE_READER_ONLY is exclusive",
+       {entry("a", AccessMode::single_node_reader_only)},
+       asks("b", AccessMode::single_node_reader_only),
+       false,
+       {},
+       Reason::published_elsewhere,
+       Code::failed_precondition},
       {"same node, identical", {entry("a")}, asks("a"), false, PublishGrant::reissue, {}, {}},
-      {"same node, identical, others ROX", {entry("b", rox), entry("a", rox)}, asks("a", rox), false, PublishGrant::reissue, {}, {}},
-      {"same node, other mode", {entry("a")}, asks("a", AccessMode::single_node_multi_writer), false, {}, Reason::already_exists, Code::already_exists},
-      {"same node, other readonly", {entry("a")}, asks("a", AccessMode::single_node_writer, true), false, {}, Reason::already_exists, Code::already_exists},
-      {"same node, host identity changed", {entry("a")}, changed_host, false, {}, Reason::still_published, Code::failed_precondition},
-      {"same node, revoking", {entry("a", AccessMode::single_node_writer, false, true)}, asks("a"), false, {}, Reason::revoking, Code::aborted},
+      {"same node, identical, others ROX",
+       {entry("b", rox), entry("a", rox)},
+       asks("a", rox),
+       false,
+       PublishGrant::reissue,
+       {},
+       {}},
+      {"same node, other mode",
+       {entry("a")},
+       asks("a", AccessMode::single_node_multi_writer),
+       false,
+       {},
+       Reason::already_exists,
+       Code::already_exists},
+      {"same node, other readonly",
+       {entry("a")},
+       asks("a", AccessMode::single_node_writer, true),
+       false,
+       {},
+       Reason::already_exists,
+       Code::already_exists},
+      {"same node, host identity changed",
+       {entry("a")},
+       changed_host,
+       false,
+       {},
+       Reason::still_published,
+       Code::failed_precondition},
+      {"same node, revoking",
+       {entry("a", AccessMode::single_node_writer, false, true)},
+       asks("a"),
+       false,
+       {},
+       Reason::revoking,
+       Code::aborted},
       {"deleting", {}, asks("a"), true, {}, Reason::lifecycle_ending, Code::failed_precondition},
-      {"B02: one NQN under two nodes, even ROX", {entry("a", rox)}, same_host, false, {}, Reason::host_nqn_duplicate, Code::failed_precondition},
+      {"B02: one NQN under two nodes, even ROX",
+       {entry("a", rox)},
+       same_host,
+       false,
+       {},
+       Reason::host_nqn_duplicate,
+       Code::failed_precondition},
   };
   for (const auto& row : rows) {
     CAPTURE(row.name);
@@ -182,8 +254,7 @@ TEST_CASE("publications: every row of the table") {
     } else {
       CHECK(decided.error().reason == row.refused);
       CHECK(decided.error().code == row.code);
-      if (!row.entries.empty())
-        CHECK(decided.error().message.find("node") != std::string::npos);
+      if (!row.entries.empty()) CHECK(decided.error().message.find("node") != std::string::npos);
     }
   }
 }
@@ -260,7 +331,8 @@ TEST_CASE("K10: bookkeeping keys are not part of the wishes, the rest survives s
 
 TEST_CASE("node ids: a valid NQN after the name, or the node does not exist") {
   const EncodedNodeIds nodes;
-  CHECK(nodes.initiator("w/nqn.2014-08.org.nvmexpress:uuid:1").value() == "nqn.2014-08.org.nvmexpress:uuid:1");
+  CHECK(nodes.initiator("w/nqn.2014-08.org.nvmexpress:uuid:1").value() ==
+        "nqn.2014-08.org.nvmexpress:uuid:1");
   for (const auto& bad : {std::string("w"), std::string("w/"), std::string("/nqn.2014-08.org.example:1"),
                           std::string("w/iqn.x:1"), "w/nqn.2014-08.org.example:" + std::string(260, 'x')})
     CHECK(nodes.initiator(bad).error().code == Code::not_found);

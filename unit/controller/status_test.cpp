@@ -127,7 +127,8 @@ TEST_CASE("a pass over the objects settles, and then writes nothing") {
   world.put(crd::to_object(class_object()));
   const auto load = [&] {
     auto catalog = std::make_shared<Catalog>();
-    for (const auto kind : {crd::Kind::agent, crd::Kind::store, crd::Kind::protocol, crd::Kind::storage_class}) {
+    for (const auto kind :
+         {crd::Kind::agent, crd::Kind::store, crd::Kind::protocol, crd::Kind::storage_class}) {
       const auto objects = world.run(list_objects(world.ports(), kind)).value();
       for (const auto& object : objects) catalog->apply(object);
     }
@@ -139,24 +140,29 @@ TEST_CASE("a pass over the objects settles, and then writes nothing") {
     return FlakyStore::Write::normal;
   };
   for (int i = 0; i < 4; ++i)
-    REQUIRE(world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
+    REQUIRE(
+        world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
   const auto gold = world.run(get_typed<crd::PillarStorageClass>(world.ports(), "gold")).value();
   CHECK(reason(gold.status.conditions, "Ready") == "Ready");
   CHECK(gold.metadata.has_finalizer(k_class_finalizer));
   CHECK(writes > 0);
   writes = 0;
-  REQUIRE(world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
+  REQUIRE(
+      world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
   CHECK(writes == 0);
   // Deleting the store is held back by the class and goes through after it.
   REQUIRE(world.run(remove_object(world.ports(), crd::Kind::store, "fast", {})).has_value());
   for (int i = 0; i < 2; ++i)
-    REQUIRE(world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
+    REQUIRE(
+        world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
   const auto held = world.run(get_typed<crd::PillarStore>(world.ports(), "fast")).value();
   CHECK(reason(held.status.conditions, "Ready") == "DeletionBlocked");
   REQUIRE(world.run(remove_object(world.ports(), crd::Kind::storage_class, "gold", {})).has_value());
   for (int i = 0; i < 3; ++i)
-    REQUIRE(world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
-  CHECK(world.run(get_typed<crd::PillarStorageClass>(world.ports(), "gold")).error().reason == Reason::not_found);
+    REQUIRE(
+        world.run(reconcile_configuration(OperationContext::detached(), world.ports(), load())).has_value());
+  CHECK(world.run(get_typed<crd::PillarStorageClass>(world.ports(), "gold")).error().reason ==
+        Reason::not_found);
   CHECK(world.run(get_typed<crd::PillarStore>(world.ports(), "fast")).error().reason == Reason::not_found);
 }
 

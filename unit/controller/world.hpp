@@ -1,6 +1,6 @@
 #pragma once
-// A controller's surroundings for tests: the embedded store in a temporary directory with injected conflicts and
-// crashes, a fake agent, and the configuration objects.
+// A controller's surroundings for tests: the embedded store in a temporary directory with injected conflicts
+// and crashes, a fake agent, and the configuration objects.
 
 #include <doctest/doctest.h>
 
@@ -26,7 +26,8 @@ inline const std::string k_node_b = "worker-b/" + k_nqn_b;
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string name = (std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp") + std::string("/pillar-XXXXXX");
+    std::string name =
+        (std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp") + std::string("/pillar-XXXXXX");
     path_ = mkdtemp(name.data());
   }
   ~TemporaryDirectory() {
@@ -104,14 +105,15 @@ class OneAgent final : public AgentDirectory {
   explicit OneAgent(std::shared_ptr<FakeAgent> agent) : agent_(std::move(agent)) {}
   Result<AgentLease> lease(const std::string& name) override {
     if (!down.empty()) return fail(Reason::agent_unavailable, "agent " + name + ": " + down);
-    return AgentLease(agent_, address, bind_address, {});
+    return AgentLease(agent_, bind_address, {});
   }
   std::string problem(const std::string&) const override { return down; }
-  std::optional<std::uint64_t> size_bound(const std::string&, const std::string&) const override { return bound; }
+  std::optional<std::uint64_t> size_bound(const std::string&, const std::string&) const override {
+    return bound;
+  }
   void check_soon(const std::string&) override { ++checks; }
 
   std::string down;
-  std::string address = "10.0.0.5";
   std::string bind_address = "10.0.0.5";
   std::optional<std::uint64_t> bound;
   int checks = 0;
@@ -131,7 +133,8 @@ inline crd::Conditions ready_conditions() {
   return conditions;
 }
 
-inline crd::PillarAgent agent_object(const std::string& name = "store-1", const std::string& address = "10.0.0.5") {
+inline crd::PillarAgent agent_object(const std::string& name = "store-1",
+                                     const std::string& address = "10.0.0.5") {
   crd::PillarAgent agent;
   agent.metadata.name = name;
   agent.spec.external = crd::ExternalAddress{address, 9500};
