@@ -29,13 +29,14 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
   using Send = std::function<void(std::size_t index, Reply<ReconcileOutcome> reply)>;
 
   FanOut(std::size_t count, Send send, std::function<void(Outcomes)> done)
-      : outcomes_(count, Result<ReconcileOutcome>(ReconcileOutcome{})),
+      : count_(count),
+        outcomes_(count, Result<ReconcileOutcome>(ReconcileOutcome{})),
         left_(count),
         send_(std::move(send)),
         done_(std::move(done)) {}
 
   void start(std::size_t window) {
-    if (outcomes_.empty()) return done_({});
+    if (count_ == 0) return done_({});
     for (std::size_t i = 0; i < window; ++i) send_next();
   }
 
@@ -44,7 +45,7 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
     std::size_t index = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (next_ == outcomes_.size()) return;
+      if (next_ == count_) return;
       index = next_++;
     }
     send_(index,
@@ -61,8 +62,9 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
     send_next();
   }
 
+  const std::size_t count_;
   std::mutex mutex_;
-  Outcomes outcomes_;
+  Outcomes outcomes_;  ///< moved out with the last answer
   std::size_t next_ = 0;
   std::size_t left_;
   Send send_;
