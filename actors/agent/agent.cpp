@@ -31,7 +31,8 @@ AgentHost make_real_host(const AgentConfig& config, const runtime::Services& ser
 namespace {
 
 std::unique_ptr<runtime::BlockingPool> make_pool(const runtime::Services& services, const char* name,
-                                                 std::size_t threads, std::size_t queue, std::size_t hard_cap) {
+                                                 std::size_t threads, std::size_t queue,
+                                                 std::size_t hard_cap) {
   runtime::BlockingPoolOptions options;
   options.name = name;
   options.threads = threads;
@@ -41,7 +42,8 @@ std::unique_ptr<runtime::BlockingPool> make_pool(const runtime::Services& servic
   return std::make_unique<runtime::BlockingPool>(std::move(options));
 }
 
-std::unique_ptr<hostio::nvmet::Executor> make_executor(const AgentHost& host, const runtime::Services& services) {
+std::unique_ptr<hostio::nvmet::Executor> make_executor(const AgentHost& host,
+                                                       const runtime::Services& services) {
   hostio::nvmet::Executor::Hooks hooks;
   hooks.check_device = host.check_device;
   hooks.on_error = [metrics = services.metrics](std::string_view op, int errno_value) {
@@ -136,10 +138,11 @@ Result<std::unique_ptr<AgentApp>> AgentApp::start(AgentConfig config, AgentParts
   actors.ports = spawn_ports(impl->system, context);
   actors.volumes = spawn_volumes(impl->system, context);
   actors.reconcile = spawn_reconcile(impl->system, context);
-  impl->system.keep(impl->system.spawn(runtime::ActorOptions{"agent/clock", "agent/clock"}, clock_actor, context));
+  impl->system.keep(
+      impl->system.spawn(runtime::ActorOptions{"agent/clock", "agent/clock"}, clock_actor, context));
   runtime::route(actors.reconcile, k_only,
-                 Call<RestoreFromRecords, Done>{std::make_shared<const RestoreFromRecords>(), Deadline::never(),
-                                                Reply<Done>([](const Result<Done>&) {})});
+                 Call<RestoreFromRecords, Done>{std::make_shared<const RestoreFromRecords>(),
+                                                Deadline::never(), Reply<Done>([](const Result<Done>&) {})});
   return std::unique_ptr<AgentApp>(new AgentApp(std::move(impl)));
 }
 
@@ -156,9 +159,11 @@ bool AgentApp::shutdown(Clock::duration limit) {
 bool AgentApp::gated() const { return impl_->context->gated; }
 
 void AgentApp::send(Call<v1::GetCapabilitiesRequest, v1::GetCapabilitiesResponse> call) {
-  impl_->answer(*impl_->context->health, call, "GetCapabilities",
-                [context = impl_->context](const v1::GetCapabilitiesRequest&)
-                    -> Result<v1::GetCapabilitiesResponse> { return get_capabilities(*context); });
+  impl_->answer(
+      *impl_->context->health, call, "GetCapabilities",
+      [context = impl_->context](const v1::GetCapabilitiesRequest&) -> Result<v1::GetCapabilitiesResponse> {
+        return get_capabilities(*context);
+      });
 }
 
 void AgentApp::send(Call<v1::HealthCheckRequest, v1::HealthCheckResponse> call) {
@@ -170,10 +175,12 @@ void AgentApp::send(Call<v1::HealthCheckRequest, v1::HealthCheckResponse> call) 
 void AgentApp::send(Call<v1::GetCapacityRequest, v1::GetCapacityResponse> call) {
   const std::string pool = call.request->pool();
   const auto& backends = impl_->context->config.backends;
-  const bool known = std::any_of(backends.begin(), backends.end(),
-                                 [&](const LvmBackendConfig& backend) { return backend.volume_group == pool; });
+  const bool known = std::any_of(backends.begin(), backends.end(), [&](const LvmBackendConfig& backend) {
+    return backend.volume_group == pool;
+  });
   if (!known)
-    return call.reply(fail(Reason::invalid_argument, "pool '" + pool + "' is not configured on this agent; configured: " +
+    return call.reply(fail(Reason::invalid_argument, "pool '" + pool +
+                                                         "' is not configured on this agent; configured: " +
                                                          configured_pools(impl_->context->config)));
   auto request = std::make_shared<PoolInfo>();
   request->pool = pool;
@@ -198,10 +205,18 @@ void AgentApp::send(Call<v1::ListExportsRequest, v1::ListExportsResponse> call) 
                 [context = impl_->context](const v1::ListExportsRequest&) { return list_exports(*context); });
 }
 
-void AgentApp::send(Call<v1::CreateVolumeRequest, v1::CreateVolumeResponse> call) { impl_->to_volume(std::move(call)); }
-void AgentApp::send(Call<v1::DeleteVolumeRequest, v1::DeleteVolumeResponse> call) { impl_->to_volume(std::move(call)); }
-void AgentApp::send(Call<v1::ExpandVolumeRequest, v1::ExpandVolumeResponse> call) { impl_->to_volume(std::move(call)); }
-void AgentApp::send(Call<v1::ExportVolumeRequest, v1::ExportVolumeResponse> call) { impl_->to_volume(std::move(call)); }
+void AgentApp::send(Call<v1::CreateVolumeRequest, v1::CreateVolumeResponse> call) {
+  impl_->to_volume(std::move(call));
+}
+void AgentApp::send(Call<v1::DeleteVolumeRequest, v1::DeleteVolumeResponse> call) {
+  impl_->to_volume(std::move(call));
+}
+void AgentApp::send(Call<v1::ExpandVolumeRequest, v1::ExpandVolumeResponse> call) {
+  impl_->to_volume(std::move(call));
+}
+void AgentApp::send(Call<v1::ExportVolumeRequest, v1::ExportVolumeResponse> call) {
+  impl_->to_volume(std::move(call));
+}
 void AgentApp::send(Call<v1::UnexportVolumeRequest, v1::UnexportVolumeResponse> call) {
   impl_->to_volume(std::move(call));
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The agent as one object: built from its configuration, asked by Calls, shut down in order. Front doors (gRPC, tests)
-// need nothing else.
+// The agent as one object: built from its configuration, asked by Calls, shut down in order. Front doors
+// (gRPC, tests) need nothing else.
 
 #include <chrono>
 #include <memory>
@@ -79,7 +79,8 @@ class AgentApp {
 
   /// Ports still wait for the first complete ReconcileState.
   bool gated() const;
-  /// Stops all actors; calls in flight are answered UNAVAILABLE. False when something was still there after `limit`.
+  /// Stops all actors; calls in flight are answered UNAVAILABLE. False when something was still there after
+  /// `limit`.
   bool shutdown(Clock::duration limit);
 
  private:

@@ -20,18 +20,19 @@ class LvmBackend final : public Backend {
   Result<std::optional<hostio::LogicalVolume>> find(const AgentVolumeId& id, Deadline deadline) override {
     return lvm_.find(id, deadline);
   }
-  Result<hostio::LogicalVolume> create(const AgentVolumeId& id, const std::string& uid, hostio::SizeRange range,
-                                       Deadline deadline) override {
+  Result<hostio::LogicalVolume> create(const AgentVolumeId& id, const std::string& uid,
+                                       hostio::SizeRange range, Deadline deadline) override {
     return lvm_.create(id, uid, range, deadline);
   }
-  Result<hostio::LogicalVolume> extend(const AgentVolumeId& id, const std::string& uid, hostio::SizeRange range,
-                                       Deadline deadline) override {
+  Result<hostio::LogicalVolume> extend(const AgentVolumeId& id, const std::string& uid,
+                                       hostio::SizeRange range, Deadline deadline) override {
     return lvm_.extend(id, uid, range, deadline);
   }
   Result<void> remove(const AgentVolumeId& id, const std::string& uid, Deadline deadline) override {
     return lvm_.remove(id, uid, deadline);
   }
-  Result<hostio::LvDevice> activate(const AgentVolumeId& id, const std::string& uid, Deadline deadline) override {
+  Result<hostio::LvDevice> activate(const AgentVolumeId& id, const std::string& uid,
+                                    Deadline deadline) override {
     return lvm_.activate(id, uid, deadline);
   }
   Result<void> change_owner(const AgentVolumeId& id, const std::string& old_uid, const std::string& new_uid,

@@ -1,5 +1,6 @@
 #pragma once
-// A pool of volumes as the agent uses it. Blocking; runs in the blocking pool. Tests and the benchmark replace it.
+// A pool of volumes as the agent uses it. Blocking; runs in the blocking pool. Tests and the benchmark
+// replace it.
 
 #include <memory>
 #include <optional>
@@ -37,6 +38,7 @@ class Backend {
 
 /// The LVM of this host.
 std::unique_ptr<Backend> make_lvm_backend(std::shared_ptr<hostio::CommandRunner> runner,
-                                          std::shared_ptr<hostio::DeviceWiper> wiper, hostio::Lvm::Options options);
+                                          std::shared_ptr<hostio::DeviceWiper> wiper,
+                                          hostio::Lvm::Options options);
 
 }  // namespace pillar::agent

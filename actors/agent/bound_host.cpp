@@ -1,5 +1,5 @@
-// The Host of one running operation: sends durable writes to agent/marks, metadata changes to agent/pool, links to
-// agent/port, and runs the rest in the blocking pools. Every call is a named step (failpoint).
+// The Host of one running operation: sends durable writes to agent/marks, metadata changes to agent/pool,
+// links to agent/port, and runs the rest in the blocking pools. Every call is a named step (failpoint).
 
 #include <utility>
 
@@ -31,9 +31,9 @@ class BoundHost final : public Host {
                                                 "' is not served by this agent; it serves lvm-lv");
     for (const LvmBackendConfig& backend : context_->config.backends)
       if (backend.volume_group == volume.pool) return {};
-    return fail(Reason::invalid_argument, "volume " + volume.str() + ": pool '" + volume.pool +
-                                              "' is not configured on this agent; configured: " +
-                                              configured_pools(context_->config));
+    return fail(Reason::invalid_argument,
+                "volume " + volume.str() + ": pool '" + volume.pool +
+                    "' is not configured on this agent; configured: " + configured_pools(context_->config));
   }
 
   Result<void> check_bind_address(const IpAddress& address) const override {
@@ -44,8 +44,8 @@ class BoundHost final : public Host {
       list += (list.empty() ? "" : ", ") + entry.text;
     }
     if (allowed.empty()) return {};
-    return fail(Reason::invalid_argument, "bind address " + address.text +
-                                              " is not allowed by this agent's bindAddresses: " + list);
+    return fail(Reason::invalid_argument,
+                "bind address " + address.text + " is not allowed by this agent's bindAddresses: " + list);
   }
 
   bool drained() const override { return context_->store->drained(); }
@@ -81,7 +81,8 @@ class BoundHost final : public Host {
     if (auto s = co_await operation_.step("write_record"); !s) co_return tl::unexpected(s.error());
     if (!change.record && !context_->store->record(change.volume)) co_return Result<void>{};
     auto request = std::make_shared<const StateStore::RecordChange>(std::move(change));
-    auto done = co_await ask<StateStore::RecordChange, Done>(context_->actors.marks, k_only, std::move(request));
+    auto done =
+        co_await ask<StateStore::RecordChange, Done>(context_->actors.marks, k_only, std::move(request));
     co_return nothing(done);
   }
 
@@ -161,7 +162,8 @@ class BoundHost final : public Host {
     JobOptions options{"end I/O of " + nqn, nqn};
     auto done = co_await context_->barriers->run<Done>(operation_.executor(), limit, std::move(job),
                                                        std::move(options));
-    if (!done && context_->in_flight->busy(nqn)) co_return tl::unexpected(unsettled(nqn, ChangeKind::barrier));
+    if (!done && context_->in_flight->busy(nqn))
+      co_return tl::unexpected(unsettled(nqn, ChangeKind::barrier));
     co_return nothing(done);
   }
 
@@ -201,7 +203,8 @@ class BoundHost final : public Host {
     if (kind == ChangeKind::barrier)
       return fail(Reason::access_not_ended,
                   "access to " + nqn +
-                      " has not ended yet: the kernel still waits for I/O in flight on its device. Repeat the call; "
+                      " has not ended yet: the kernel still waits for I/O in flight on its device. Repeat "
+                      "the call; "
                       "if this lasts, look at the health of the disk below the volume")
           .value();
     return fail(Reason::operation_pending,
@@ -223,25 +226,26 @@ class BoundHost final : public Host {
     };
   }
 
-  /// Runs `job` in the general pool. Nothing here gives up on its own: the backend bounds its commands.
+  /// Runs `job` in the general pool. The backend bounds its commands itself.
   template <class T, class Job>
   Async<Result<T>> work(std::string what, Job job) {
-    return context_->work->run<T>(operation_.executor(), Deadline::never(), std::move(job),
+    return context_->work->run<T>(operation_.executor(), job_deadline(*context_), std::move(job),
                                   JobOptions{std::move(what), {}});
   }
 
-  /// Sends a call to the actor of `key` and awaits its answer. The callee's work has no deadline of ours: what it
-  /// began, it finishes.
+  /// Sends a call to the actor of `key` and awaits its answer. The callee's work has no deadline of ours:
+  /// what it began, it finishes.
   template <class Request, class Response, class Registry>
-  Async<Result<Response>> ask(const Registry& registry, std::string key, std::shared_ptr<const Request> request) {
+  Async<Result<Response>> ask(const Registry& registry, std::string key,
+                              std::shared_ptr<const Request> request) {
     return Async<Result<Response>>(
-        operation_.executor(),
-        [registry, key = std::move(key), request = std::move(request)](
-            typename Async<Result<Response>>::Complete complete) mutable {
-          Call<Request, Response> call{std::move(request), Deadline::never(),
-                                       Reply<Response>([complete = std::move(complete)](Result<Response> result) {
-                                         complete(std::move(result));
-                                       })};
+        operation_.executor(), [registry, key = std::move(key), request = std::move(request)](
+                                   typename Async<Result<Response>>::Complete complete) mutable {
+          Call<Request, Response> call{
+              std::move(request), Deadline::never(),
+              Reply<Response>([complete = std::move(complete)](Result<Response> result) {
+                complete(std::move(result));
+              })};
           runtime::route(registry, std::move(key), std::move(call));
         });
   }
@@ -258,7 +262,8 @@ HostPtr bind_host(ContextPtr context, runtime::OperationContext operation) {
 
 std::string configured_pools(const AgentConfig& config) {
   std::string list;
-  for (const LvmBackendConfig& backend : config.backends) list += (list.empty() ? "" : ", ") + backend.volume_group;
+  for (const LvmBackendConfig& backend : config.backends)
+    list += (list.empty() ? "" : ", ") + backend.volume_group;
   return list;
 }
 

@@ -25,7 +25,8 @@ struct Refusal {
 using Reader = std::function<void(const YAML::Node&)>;
 
 // Runs the reader of each key; a key without one, or given twice, is refused with its own line.
-void read_map(const YAML::Node& node, const std::string& where, const std::map<std::string, Reader>& readers) {
+void read_map(const YAML::Node& node, const std::string& where,
+              const std::map<std::string, Reader>& readers) {
   if (!node.IsMap()) refuse(node, where + " must be a mapping");
   std::map<std::string, bool> seen;
   for (const auto& pair : node) {

@@ -16,7 +16,8 @@ struct LvmBackendConfig {
   friend bool operator==(const LvmBackendConfig&, const LvmBackendConfig&) = default;
 };
 
-/// Everything an agent is built from. The file sets backends, bind_addresses and self_restore; the rest are flags.
+/// Everything an agent is built from. The file sets backends, bind_addresses and self_restore; the rest are
+/// flags.
 struct AgentConfig {
   std::vector<LvmBackendConfig> backends;
   /// Addresses an export may listen on; empty: any literal address of this host.
@@ -31,8 +32,8 @@ struct AgentConfig {
   std::string proc_root = "/proc";
 };
 
-/// Applies the YAML `text` (named `file` in messages) to `config`. Unknown keys, duplicate keys, wrong types and
-/// duplicate volume groups are INVALID_ARGUMENT with file, line and key.
+/// Applies the YAML `text` (named `file` in messages) to `config`. Unknown keys, duplicate keys, wrong types
+/// and duplicate volume groups are INVALID_ARGUMENT with file, line and key.
 Result<AgentConfig> parse_config(std::string_view file, std::string_view text, AgentConfig config = {});
 
 /// Reads and parses the file at `path`.

@@ -41,6 +41,12 @@ struct AgentContext {
 
 using ContextPtr = std::shared_ptr<AgentContext>;
 
+/// When a job on the host counts as stuck: beyond what the backend bounds itself to. Its thread is replaced
+/// and its caller answered; what it changes stays marked as in flight until it returns.
+inline Deadline job_deadline(const AgentContext& context) {
+  return Deadline::after(context.limits.command + std::chrono::seconds(10));
+}
+
 /// The Host of one operation.
 HostPtr bind_host(ContextPtr context, runtime::OperationContext operation);
 

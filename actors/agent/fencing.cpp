@@ -47,11 +47,16 @@ std::string position(const Token& token) {
   return "life " + token.volume_uid + " generation " + std::to_string(token.generation);
 }
 
-// The first mark of a life. A life that starts with its own end has nothing to run: what exists under this name
-// without a mark is not ours to touch (the caller has checked that no object of ours is there).
-Admission begin_life(const AgentVolumeId& volume, const std::optional<Mark>& old, const Token& token, OpClass op) {
-  Mark next{volume, token.volume_uid, token.generation,
-            op == OpClass::destroy ? LifeState::ended : LifeState::open, {}, 0};
+// The first mark of a life. A life that starts with its own end has nothing to run: what exists under this
+// name without a mark is not ours to touch (the caller has checked that no object of ours is there).
+Admission begin_life(const AgentVolumeId& volume, const std::optional<Mark>& old, const Token& token,
+                     OpClass op) {
+  Mark next{volume,
+            token.volume_uid,
+            token.generation,
+            op == OpClass::destroy ? LifeState::ended : LifeState::open,
+            {},
+            0};
   if (old) {
     next.retired = old->retired;
     next.retired.push_back(old->uid);
@@ -62,8 +67,8 @@ Admission begin_life(const AgentVolumeId& volume, const std::optional<Mark>& old
 Admission continue_open(const Mark& mark, const Token& token, OpClass op) {
   if (token.generation < mark.generation)
     return refused(Reason::stale_generation, mark.volume, mark,
-                   position(token) + " is older than the recorded generation " + std::to_string(mark.generation) +
-                       "; the record has moved on, read it again");
+                   position(token) + " is older than the recorded generation " +
+                       std::to_string(mark.generation) + "; the record has moved on, read it again");
   Admission out;
   out.verdict = Verdict::run;
   if (token.generation == mark.generation && op != OpClass::destroy) return out;
@@ -87,7 +92,8 @@ Admission continue_closing(const Mark& mark, const Token& token, OpClass op) {
 
 std::uint64_t jump(std::uint64_t from, std::uint64_t to) { return to > from ? to - from : 0; }
 
-std::optional<Error> malformed(const AgentVolumeId& volume, const std::optional<Mark>& mark, const Token& token) {
+std::optional<Error> malformed(const AgentVolumeId& volume, const std::optional<Mark>& mark,
+                               const Token& token) {
   if (token.volume_uid.empty() || token.generation == 0)
     return refusal_error(Reason::token_missing, volume, mark,
                          "the request carries no fencing token (volume uid '" + token.volume_uid +
@@ -112,14 +118,16 @@ Admission admit(const AgentVolumeId& volume, const std::optional<Mark>& mark, bo
     return out;
   }
   if (!seeded)
-    return refused(Reason::epoch_unknown, volume, mark,
-                   "this agent's fencing marks are not known to be complete; the controller has to seed them first");
+    return refused(
+        Reason::epoch_unknown, volume, mark,
+        "this agent's fencing marks are not known to be complete; the controller has to seed them first");
   if (!mark) return begin_life(volume, mark, token, op);
   if (is_retired(*mark, token.volume_uid))
     return refused(Reason::lifecycle_retired, volume, mark,
                    position(token) + " ended before the present life " + mark->uid + " began");
   if (mark->uid == token.volume_uid)
-    return mark->state == LifeState::open ? continue_open(*mark, token, op) : continue_closing(*mark, token, op);
+    return mark->state == LifeState::open ? continue_open(*mark, token, op)
+                                          : continue_closing(*mark, token, op);
   if (mark->state == LifeState::ended) return begin_life(volume, mark, token, op);
   return refused(Reason::foreign_lifecycle, volume, mark,
                  position(token) + " is not the recorded life " + mark->uid +
@@ -149,8 +157,9 @@ Result<std::optional<Mark>> seed(const std::optional<Mark>& mark, const Seed& se
   return next;
 }
 
-Result<std::optional<Mark>> adopt(const AgentVolumeId& volume, const std::optional<Mark>& mark, const Token& token,
-                                  std::string_view old_uid, std::uint64_t old_generation) {
+Result<std::optional<Mark>> adopt(const AgentVolumeId& volume, const std::optional<Mark>& mark,
+                                  const Token& token, std::string_view old_uid,
+                                  std::uint64_t old_generation) {
   if (auto error = malformed(volume, mark, token)) return tl::unexpected(std::move(*error));
   if (mark && mark->uid == token.volume_uid && is_retired(*mark, old_uid)) return std::nullopt;
   if (mark && is_retired(*mark, token.volume_uid))
@@ -171,7 +180,8 @@ Result<std::optional<Mark>> adopt(const AgentVolumeId& volume, const std::option
 
 bool tombstone_expired(const Mark& mark, bool acknowledged_gone, const std::vector<std::uint64_t>& ticks,
                        std::size_t window) {
-  if (mark.state != LifeState::ended || !acknowledged_gone || window == 0 || ticks.size() < window) return false;
+  if (mark.state != LifeState::ended || !acknowledged_gone || window == 0 || ticks.size() < window)
+    return false;
   return mark.sequence <= ticks[ticks.size() - window];
 }
 
@@ -213,12 +223,8 @@ std::string mark_file_name(const AgentVolumeId& volume) {
 }
 
 std::string encode_mark(const Mark& mark) {
-  json body{{"schema", k_mark_schema},
-            {"volumeID", mark.volume.str()},
-            {"uid", mark.uid},
-            {"generation", mark.generation},
-            {"state", to_string(mark.state)},
-            {"retired", mark.retired},
+  json body{{"schema", k_mark_schema},       {"volumeID", mark.volume.str()},  {"uid", mark.uid},
+            {"generation", mark.generation}, {"state", to_string(mark.state)}, {"retired", mark.retired},
             {"sequence", mark.sequence}};
   body["crc32c"] = crc_text(body);
   return body.dump() + "\n";
@@ -239,7 +245,8 @@ Result<Mark> mark_of_json(json body) {
   body.erase("crc32c");
   if (crc != crc_text(body)) return bad("its checksum does not match its content");
   const auto schema = body.at("schema").get<int>();
-  if (schema != k_mark_schema) return bad("schema " + std::to_string(schema) + " is not known to this version");
+  if (schema != k_mark_schema)
+    return bad("schema " + std::to_string(schema) + " is not known to this version");
   auto volume = AgentVolumeId::parse(body.at("volumeID").get<std::string>());
   if (!volume) return bad(volume.error().message);
   const auto state = parse_state(body.at("state").get<std::string>());
@@ -269,8 +276,7 @@ Result<Mark> decode_mark(std::string_view file_name, std::string_view text) {
   try {
     auto mark = mark_of_json(json::parse(text));
     if (!mark) return bad(mark.error().message);
-    if (mark_file_name(mark->volume) != file_name)
-      return bad("it belongs to volume " + mark->volume.str());
+    if (mark_file_name(mark->volume) != file_name) return bad("it belongs to volume " + mark->volume.str());
     return mark;
   } catch (const json::exception& e) {
     return bad(e.what());

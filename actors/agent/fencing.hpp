@@ -33,8 +33,8 @@ struct Token {
 /// The durable fencing mark of one volume.
 struct Mark {
   AgentVolumeId volume;
-  std::string uid;                   ///< current life
-  std::uint64_t generation = 0;      ///< highest admitted generation of this life, >= 1
+  std::string uid;               ///< current life
+  std::uint64_t generation = 0;  ///< highest admitted generation of this life, >= 1
   LifeState state = LifeState::open;
   std::vector<std::string> retired;  ///< uids of earlier lives; none of them is ever admitted again
   std::uint64_t sequence = 0;        ///< agent-wide write counter, set by the mark store
@@ -57,9 +57,9 @@ struct Admission {
   Error refusal;             ///< set when refused
 };
 
-/// Decides one request. `mark` is the stored mark of `volume` (none: never written), `seeded` whether the agent's
-/// marks are known to be complete (docs/fencing.md section 2). Refusals carry uid, generation and state of the
-/// mark in their details.
+/// Decides one request. `mark` is the stored mark of `volume` (none: never written), `seeded` whether the
+/// agent's marks are known to be complete (docs/fencing.md section 2). Refusals carry uid, generation and
+/// state of the mark in their details.
 Admission admit(const AgentVolumeId& volume, const std::optional<Mark>& mark, bool seeded, const Token& token,
                 OpClass op);
 
@@ -72,18 +72,18 @@ struct Seed {
   Token token;
   bool deleting = false;
 };
-/// The mark to write for `seed`, none when the stored one stays. Never lowers a generation, never goes back in a
-/// life, never takes over another open life (docs/fencing.md section 2).
+/// The mark to write for `seed`, none when the stored one stays. Never lowers a generation, never goes back
+/// in a life, never takes over another open life (docs/fencing.md section 2).
 Result<std::optional<Mark>> seed(const std::optional<Mark>& mark, const Seed& seed);
 
-/// The mark that continues `mark` under the life `token` after an operator's explicit decision; none when that was
-/// done before. Refused unless `mark` is exactly (old_uid, old_generation).
-Result<std::optional<Mark>> adopt(const AgentVolumeId& volume, const std::optional<Mark>& mark, const Token& token,
-                                  std::string_view old_uid, std::uint64_t old_generation);
+/// The mark that continues `mark` under the life `token` after an operator's explicit decision; none when
+/// that was done before. Refused unless `mark` is exactly (old_uid, old_generation).
+Result<std::optional<Mark>> adopt(const AgentVolumeId& volume, const std::optional<Mark>& mark,
+                                  const Token& token, std::string_view old_uid, std::uint64_t old_generation);
 
 /// True when the tombstone `mark` may be forgotten: ended, its object acknowledged gone, and older than the
-/// agent's sequence of `window` ticks of running time ago. `ticks` are the sequences at the latest ticks, oldest
-/// first; wall clock plays no part.
+/// agent's sequence of `window` ticks of running time ago. `ticks` are the sequences at the latest ticks,
+/// oldest first; wall clock plays no part.
 bool tombstone_expired(const Mark& mark, bool acknowledged_gone, const std::vector<std::uint64_t>& ticks,
                        std::size_t window);
 
@@ -98,7 +98,8 @@ std::string decision_label(const Admission& admission);
 std::string mark_file_name(const AgentVolumeId& volume);
 /// JSON text of a mark with its crc32c.
 std::string encode_mark(const Mark& mark);
-/// Reads the mark stored under `file_name`; MARK_CORRUPT unless crc, schema, every field and the file name agree.
+/// Reads the mark stored under `file_name`; MARK_CORRUPT unless crc, schema, every field and the file name
+/// agree.
 Result<Mark> decode_mark(std::string_view file_name, std::string_view text);
 
 }  // namespace pillar::agent

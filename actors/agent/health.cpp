@@ -26,7 +26,8 @@ hostio::HealthItem state_item(const StateStore& store) {
   if (corrupt == 0) return {"state", true, ""};
   return {"state", false,
           std::to_string(corrupt) +
-              " fencing marks cannot be trusted and block their volumes; the log names the files: move them away and "
+              " fencing marks cannot be trusted and block their volumes; the log names the files: move them "
+              "away and "
               "let the controller seed the agent again"};
 }
 

@@ -24,7 +24,8 @@ class HealthProbe {
 };
 
 v1::GetCapabilitiesResponse get_capabilities(const AgentContext& context);
-v1::HealthCheckResponse health_check(AgentContext& context, HealthProbe& probe, const v1::HealthCheckRequest& request);
+v1::HealthCheckResponse health_check(AgentContext& context, HealthProbe& probe,
+                                     const v1::HealthCheckRequest& request);
 Result<v1::ListVolumesResponse> list_volumes(const AgentContext& context);
 Result<v1::ListExportsResponse> list_exports(const AgentContext& context);
 /// The Pool message of a volume group.

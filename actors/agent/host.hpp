@@ -1,6 +1,6 @@
 #pragma once
-// What the operations of a volume need from the outside: durable marks, the backend, nvmet. The agent binds it to
-// its actors and the blocking pool; unit tests to simulations that fail and crash at every call.
+// What the operations of a volume need from the outside: durable marks, the backend, nvmet. The agent binds
+// it to its actors and the blocking pool; unit tests to simulations that fail and crash at every call.
 
 #include <memory>
 #include <optional>
@@ -31,8 +31,8 @@ struct Endpoint {
   }
 };
 
-/// Ports of an operation. Task-returning methods continue in the caller's executor; arguments are taken by value
-/// because the call outlives its caller's full expression.
+/// Ports of an operation. Task-returning methods continue in the caller's executor; arguments are taken by
+/// value because the call outlives its caller's full expression.
 class Host {
  public:
   Host() = default;
@@ -79,8 +79,8 @@ class Host {
   virtual Task<Result<std::optional<hostio::nvmet::LiveSubsystem>>> read_export(std::string nqn) = 0;
   /// Runs actions that do not wait for I/O.
   virtual Task<Result<void>> configure(std::string nqn, hostio::nvmet::Plan plan) = 0;
-  /// Runs actions that return only when all I/O in flight has ended. ACCESS_NOT_ENDED after a bound; the actions
-  /// go on and read_export() refuses until they have returned.
+  /// Runs actions that return only when all I/O in flight has ended. ACCESS_NOT_ENDED after a bound; the
+  /// actions go on and read_export() refuses until they have returned.
   virtual Task<Result<void>> barrier(std::string nqn, hostio::nvmet::Plan plan) = 0;
   /// Makes the port and yields its nvmet id. PORT_CONFLICT.
   virtual Task<Result<std::uint16_t>> port_id(Endpoint endpoint) = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Changes of the host that are under way in a thread. They outlive the actor that began them: a killed actor's
-// successor must not start another change of the same object before the old one has returned.
+// Changes of the host that are under way in a thread. They outlive the actor that began them: a killed
+// actor's successor must not start another change of the same object before the old one has returned.
 
 #include <map>
 #include <memory>
@@ -24,7 +24,8 @@ class InFlight : public std::enable_shared_from_this<InFlight> {
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
     ~Hold() { release(); }
-    /// The change has returned. Call before its result is delivered, so that the next step finds the table free.
+    /// The change has returned. Call before its result is delivered, so that the next step finds the table
+    /// free.
     void release() {
       if (auto table = std::exchange(table_, nullptr)) table->end(key_);
     }

@@ -8,7 +8,8 @@
 namespace pillar::agent {
 namespace {
 
-/// What one commit carries. Answered from the thread that wrote it, so an answer does not depend on the actor.
+/// What one commit carries. Answered from the thread that wrote it, so an answer does not depend on the
+/// actor.
 struct Batch {
   std::vector<WriteMark> marks;
   std::vector<WriteRecord> records;

@@ -1,6 +1,6 @@
 #pragma once
-// The agent's actors and what each of them is sent. Every message is a Call: it carries its deadline and its answer
-// slot, so a killed actor answers its callers with UNAVAILABLE.
+// The agent's actors and what each of them is sent. Every message is a Call: it carries its deadline and its
+// answer slot, so a killed actor answers its callers with UNAVAILABLE.
 
 #include <memory>
 #include <string>
@@ -26,12 +26,14 @@ struct ChildOf<caf::typed_actor<caf::reacts_to<Routed<Ms>>...>> {
 template <class Registry>
 using Child = typename ChildOf<Registry>::type;
 
-// --- agent/marks: durable writes with group commit --------------------------------------------------------------
+// --- agent/marks: durable writes with group commit
+// --------------------------------------------------------------
 using WriteMark = Call<Mark, Mark>;
 using WriteRecord = Call<StateStore::RecordChange, Done>;
 using MarksRegistry = runtime::RegistryActor<WriteMark, WriteRecord>;
 
-// --- agent/pool/<vg>: metadata-changing commands of one volume group, one at a time -------------------------------
+// --- agent/pool/<vg>: metadata-changing commands of one volume group, one at a time
+// -------------------------------
 struct LvCreate {
   AgentVolumeId volume;
   std::string uid;
@@ -55,11 +57,12 @@ struct LvChangeOwner {
 struct PoolInfo {
   std::string pool;
 };
-using PoolRegistry =
-    runtime::RegistryActor<Call<LvCreate, hostio::LogicalVolume>, Call<LvExtend, hostio::LogicalVolume>,
-                           Call<LvRemove, Done>, Call<LvChangeOwner, Done>, Call<PoolInfo, hostio::VolumeGroup>>;
+using PoolRegistry = runtime::RegistryActor<Call<LvCreate, hostio::LogicalVolume>,
+                                            Call<LvExtend, hostio::LogicalVolume>, Call<LvRemove, Done>,
+                                            Call<LvChangeOwner, Done>, Call<PoolInfo, hostio::VolumeGroup>>;
 
-// --- agent/port/<address:port>: the nvmet port and the links into it ----------------------------------------------
+// --- agent/port/<address:port>: the nvmet port and the links into it
+// ----------------------------------------------
 struct PortId {
   std::uint16_t id = 0;
 };
@@ -84,7 +87,8 @@ struct OpenedAll {
 using PortRegistry =
     runtime::RegistryActor<Call<EnsurePort, PortId>, Call<OpenExport, Done>, Call<OpenAll, OpenedAll>>;
 
-// --- agent/volume/<agent volume id>: everything that changes one volume --------------------------------------------
+// --- agent/volume/<agent volume id>: everything that changes one volume
+// --------------------------------------------
 using VolumeRegistry =
     runtime::RegistryActor<Call<v1::CreateVolumeRequest, v1::CreateVolumeResponse>,
                            Call<v1::DeleteVolumeRequest, v1::DeleteVolumeResponse>,
@@ -96,11 +100,12 @@ using VolumeRegistry =
                            Call<v1::AdoptLifecycleRequest, v1::AdoptLifecycleResponse>,
                            Call<ReconcileOne, ReconcileOutcome>, Call<CloseStray, ReconcileOutcome>>;
 
-// --- agent/reconcile: fan-out of desired states, the restore gate ---------------------------------------------------
+// --- agent/reconcile: fan-out of desired states, the restore gate
+// ---------------------------------------------------
 /// Prepares (and, with self_restore, links) from the records on disk; sent once at the start.
 struct RestoreFromRecords {};
 using ReconcileRegistry = runtime::RegistryActor<Call<v1::ReconcileStateRequest, v1::ReconcileStateResponse>,
-                                              Call<RestoreFromRecords, Done>>;
+                                                 Call<RestoreFromRecords, Done>>;
 
 /// Key of the kinds that have one actor.
 inline constexpr const char* k_only = "main";

@@ -50,7 +50,7 @@ Task<Result<PortId>> ensure(ContextPtr context, PortState* state, OperationConte
   auto job = [context, request] { return ensure_port(*context, request->endpoint); };
   runtime::JobOptions options{"make port " + request->endpoint.key(), {}};
   auto port =
-      co_await context->work->run<PortId>(op.executor(), Deadline::never(), job, std::move(options));
+      co_await context->work->run<PortId>(op.executor(), job_deadline(*context), job, std::move(options));
   if (port) state->known = *port;
   co_return port;
 }
@@ -63,7 +63,8 @@ Task<Result<Done>> open_one(ContextPtr context, PortState* state, OperationConte
     return result;
   };
   runtime::JobOptions options{"link into port " + request->endpoint.key(), {}};
-  auto done = co_await context->work->run<Done>(op.executor(), Deadline::never(), job, std::move(options));
+  auto done =
+      co_await context->work->run<Done>(op.executor(), job_deadline(*context), job, std::move(options));
   if (!done) state->known.reset();
   co_return done;
 }
@@ -72,7 +73,8 @@ Task<Result<OpenedAll>> open_many(ContextPtr context, PortState* state, Operatio
                                   std::shared_ptr<const OpenAll> request) {
   auto job = [context, request] { return open_all(*context, *request); };
   runtime::JobOptions options{"open port " + request->endpoint.key(), {}};
-  auto done = co_await context->work->run<OpenedAll>(op.executor(), Deadline::never(), job, std::move(options));
+  auto done =
+      co_await context->work->run<OpenedAll>(op.executor(), job_deadline(*context), job, std::move(options));
   if (!done) state->known.reset();
   co_return done;
 }
@@ -82,24 +84,25 @@ using PortImpl = runtime::Stateful<PortState, PortActor>;
 
 PortActor::behavior_type port_actor(PortImpl* self, ContextPtr context) {
   PortState* state = &self->state;
-  return {[context, state](const Call<EnsurePort, PortId>& call) {
-            state->queue.submit(call, "ensure_port",
-                                [context, state](OperationContext op, std::shared_ptr<const EnsurePort> request) {
-                                  return ensure(context, state, std::move(op), std::move(request));
-                                });
-          },
-          [context, state](const Call<OpenExport, Done>& call) {
-            state->queue.submit(call, "open_export",
-                                [context, state](OperationContext op, std::shared_ptr<const OpenExport> request) {
-                                  return open_one(context, state, std::move(op), std::move(request));
-                                });
-          },
-          [context, state](const Call<OpenAll, OpenedAll>& call) {
-            state->queue.submit(call, "open_port",
-                                [context, state](OperationContext op, std::shared_ptr<const OpenAll> request) {
-                                  return open_many(context, state, std::move(op), std::move(request));
-                                });
-          }};
+  return {
+      [context, state](const Call<EnsurePort, PortId>& call) {
+        state->queue.submit(call, "ensure_port",
+                            [context, state](OperationContext op, std::shared_ptr<const EnsurePort> request) {
+                              return ensure(context, state, std::move(op), std::move(request));
+                            });
+      },
+      [context, state](const Call<OpenExport, Done>& call) {
+        state->queue.submit(call, "open_export",
+                            [context, state](OperationContext op, std::shared_ptr<const OpenExport> request) {
+                              return open_one(context, state, std::move(op), std::move(request));
+                            });
+      },
+      [context, state](const Call<OpenAll, OpenedAll>& call) {
+        state->queue.submit(call, "open_port",
+                            [context, state](OperationContext op, std::shared_ptr<const OpenAll> request) {
+                              return open_many(context, state, std::move(op), std::move(request));
+                            });
+      }};
 }
 
 }  // namespace

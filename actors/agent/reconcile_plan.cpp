@@ -10,8 +10,8 @@ Result<void> check_reconcile_list(const v1::ReconcileStateRequest& request) {
     if (!volumes.insert(volume).second)
       return fail(Reason::invalid_argument, "volume '" + volume + "' is listed twice");
     if (desired.has_spec() && !names.insert(desired.spec().nqn()).second)
-      return fail(Reason::invalid_argument,
-                  "subsystem name '" + desired.spec().nqn() + "' is listed for two volumes, one is '" + volume + "'");
+      return fail(Reason::invalid_argument, "subsystem name '" + desired.spec().nqn() +
+                                                "' is listed for two volumes, one is '" + volume + "'");
   }
   return {};
 }

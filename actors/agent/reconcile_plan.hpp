@@ -18,8 +18,8 @@ Result<void> check_reconcile_list(const v1::ReconcileStateRequest& request);
 std::vector<std::string> stray_exports(const v1::ReconcileStateRequest& request,
                                        const std::vector<hostio::nvmet::LiveSubsystem>& live);
 
-/// Records usable for a restore without the controller: exactly as new as their volume's open mark. Anything older
-/// may name an initiator whose access was taken since.
+/// Records usable for a restore without the controller: exactly as new as their volume's open mark. Anything
+/// older may name an initiator whose access was taken since.
 bool record_usable(const ExportRecord& record, const StoredMark& stored);
 
 /// One line of the answer.

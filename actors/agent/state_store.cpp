@@ -37,7 +37,8 @@ json unsealed(std::string_view text) {
   json body = json::parse(text);
   const auto crc = body.at("crc32c").get<std::string>();
   body.erase("crc32c");
-  if (crc != crc_text(body)) throw json::other_error::create(500, "checksum does not match the content", &body);
+  if (crc != crc_text(body))
+    throw json::other_error::create(500, "checksum does not match the content", &body);
   return body;
 }
 
@@ -66,8 +67,8 @@ Result<std::vector<std::string>> files_in(const std::string& directory, std::str
 
 bool ExportRecord::same_export(const ExportRecord& other) const {
   const auto fields = [](const ExportRecord& r) {
-    return std::tie(r.volume, r.token.volume_uid, r.bind_address, r.port, r.acl_enabled, r.in_capsule_data_size,
-                    r.nqn, r.namespace_uuid, r.serial, r.initiators);
+    return std::tie(r.volume, r.token.volume_uid, r.bind_address, r.port, r.acl_enabled,
+                    r.in_capsule_data_size, r.nqn, r.namespace_uuid, r.serial, r.initiators);
   };
   return fields(*this) == fields(other);
 }
@@ -134,7 +135,8 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::string& director
     if (auto made = hostio::ensure_state_directory(part); !made) return tl::unexpected(made.error());
     if (auto cleaned = hostio::remove_leftover_temps(part); !cleaned) return tl::unexpected(cleaned.error());
   }
-  if (auto cleaned = hostio::remove_leftover_temps(directory); !cleaned) return tl::unexpected(cleaned.error());
+  if (auto cleaned = hostio::remove_leftover_temps(directory); !cleaned)
+    return tl::unexpected(cleaned.error());
   if (auto loaded = store->load(); !loaded) return tl::unexpected(loaded.error());
   return store;
 }
@@ -152,9 +154,10 @@ Result<void> StateStore::load_marks() {
     Entry& entry = marks_[name];
     auto text = hostio::read_file(marks_directory() + "/" + name);
     // Unreadable is not absent: nothing may be guessed about this volume.
-    auto mark = text ? decode_mark(name, *text)
-                     : Result<Mark>(fail(Reason::mark_corrupt, "fencing mark '" + name + "' cannot be read: " +
-                                                                   text.error().message));
+    auto mark =
+        text ? decode_mark(name, *text)
+             : Result<Mark>(fail(Reason::mark_corrupt,
+                                 "fencing mark '" + name + "' cannot be read: " + text.error().message));
     if (mark) {
       meta_.sequence = std::max(meta_.sequence, mark->sequence);
       entry.mark = std::move(*mark);
@@ -200,7 +203,8 @@ Result<void> StateStore::load_meta() {
         meta_.ticks = body.at("ticks").get<std::vector<std::uint64_t>>();
       }
     } catch (const json::exception& e) {
-      spdlog::error("{}: {}; a new epoch begins and the controller has to seed the marks again", path, e.what());
+      spdlog::error("{}: {}; a new epoch begins and the controller has to seed the marks again", path,
+                    e.what());
       meta_.epoch.clear();
     }
   }
@@ -258,8 +262,8 @@ Result<void> StateStore::set_drained(bool drained) {
 
 std::size_t StateStore::corrupt_marks() const {
   const std::lock_guard lock(data_);
-  return static_cast<std::size_t>(
-      std::count_if(marks_.begin(), marks_.end(), [](const auto& item) { return item.second.corrupt.has_value(); }));
+  return static_cast<std::size_t>(std::count_if(
+      marks_.begin(), marks_.end(), [](const auto& item) { return item.second.corrupt.has_value(); }));
 }
 
 Result<StoredMark> StateStore::mark(const AgentVolumeId& volume) const {
@@ -374,9 +378,10 @@ bool StateStore::note_known_sequence(const std::string& epoch, std::uint64_t seq
     meta_.seeded = false;
     meta = meta_;
   }
-  spdlog::error("the controller has seen sequence {} of this agent, recorded is {}: the state directory was restored "
-                "from an older copy; every change is refused until the marks are seeded again",
-                sequence, meta.sequence);
+  spdlog::error(
+      "the controller has seen sequence {} of this agent, recorded is {}: the state directory was restored "
+      "from an older copy; every change is refused until the marks are seeded again",
+      sequence, meta.sequence);
   // Unseeded in memory even when this cannot be written: after a restart the controller notices again.
   if (auto written = write_meta(meta); !written) spdlog::error("{}", written.error().message);
   return true;
@@ -406,7 +411,8 @@ Result<std::size_t> StateStore::prune_tombstones(const std::set<AgentVolumeId>& 
     meta = meta_;
     for (const auto& [name, entry] : marks_)
       if (entry.mark && !entry.uncertain &&
-          tombstone_expired(*entry.mark, listed.count(entry.mark->volume) == 0, meta_.ticks, k_tombstone_ticks))
+          tombstone_expired(*entry.mark, listed.count(entry.mark->volume) == 0, meta_.ticks,
+                            k_tombstone_ticks))
         names.push_back(name);
   }
   if (names.empty()) return 0;
@@ -458,7 +464,8 @@ std::vector<Result<void>> StateStore::write_records(const std::vector<RecordChan
   std::vector<std::size_t> staged;
   for (const RecordChange& change : changes) {
     const std::string name = record_file_name(change.volume);
-    results.push_back(change.record ? batch.stage(name, encode_record(*change.record)) : batch.stage_removal(name));
+    results.push_back(change.record ? batch.stage(name, encode_record(*change.record))
+                                    : batch.stage_removal(name));
     if (results.back()) staged.push_back(results.size() - 1);
   }
   const auto committed = batch.commit();

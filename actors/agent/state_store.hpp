@@ -1,7 +1,7 @@
 #pragma once
-// The agent's durable state (docs/fencing.md sections 1, 2 and 7): epoch, sequence and seeded flag, the fencing
-// marks, and the last desired exports. Blocking and thread-safe; one object per process, guarded by a lock on the
-// directory. Everything it hands out is already durable unless it says `uncertain`.
+// The agent's durable state (docs/fencing.md sections 1, 2 and 7): epoch, sequence and seeded flag, the
+// fencing marks, and the last desired exports. Blocking and thread-safe; one object per process, guarded by a
+// lock on the directory. Everything it hands out is already durable unless it says `uncertain`.
 
 #include <cstdint>
 #include <map>
@@ -58,33 +58,36 @@ std::string record_file_name(const AgentVolumeId& volume);
 /// The state directory.
 class StateStore {
  public:
-  /// Running time between two ticks of the tombstone clock, and how many of them a tombstone is kept: 30 days.
+  /// Running time between two ticks of the tombstone clock, and how many of them a tombstone is kept: 30
+  /// days.
   static constexpr std::chrono::hours k_tick_interval{6};
   static constexpr std::size_t k_tombstone_ticks = 120;
 
-  /// Locks and loads `directory`, creating it when missing. STATE_LOCKED, STATE_UNWRITABLE, IO_ERROR. A missing or
-  /// damaged meta.json starts a new, unseeded epoch; damaged marks stay and refuse their volumes.
-  static Result<std::unique_ptr<StateStore>> open(const std::string& directory, hostio::DurableHook hook = {});
+  /// Locks and loads `directory`, creating it when missing. STATE_LOCKED, STATE_UNWRITABLE, IO_ERROR. A
+  /// missing or damaged meta.json starts a new, unseeded epoch; damaged marks stay and refuse their volumes.
+  static Result<std::unique_ptr<StateStore>> open(const std::string& directory,
+                                                  hostio::DurableHook hook = {});
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
   ~StateStore() = default;
 
-  std::string epoch() const;         ///< 32 hex digits
-  std::uint64_t sequence() const;    ///< highest durable one
+  std::string epoch() const;       ///< 32 hex digits
+  std::uint64_t sequence() const;  ///< highest durable one
   bool seeded() const;
   std::size_t corrupt_marks() const;
 
   /// The mark of `volume`; MARK_CORRUPT when its file cannot be trusted.
   Result<StoredMark> mark(const AgentVolumeId& volume) const;
   /// Writes marks with one directory sync; each gets the next sequence. One result per mark, in order.
-  /// STATE_UNWRITABLE or IO_ERROR: the mark must be taken as not written. CONFLICT: it would undo a later one.
+  /// STATE_UNWRITABLE or IO_ERROR: the mark must be taken as not written. CONFLICT: it would undo a later
+  /// one.
   std::vector<Result<Mark>> write_marks(std::vector<Mark> marks);
 
   /// The seeding of docs/fencing.md section 2. EPOCH_UNKNOWN when `epoch` is not ours.
   Result<std::uint64_t> seed_marks(const std::string& epoch, const std::vector<Seed>& seeds,
                                    std::uint64_t known_sequence);
-  /// The caller has seen `sequence` of `epoch`. A higher one than ours means that this state was restored from a
-  /// backup: unseeds. True when it did.
+  /// The caller has seen `sequence` of `epoch`. A higher one than ours means that this state was restored
+  /// from a backup: unseeds. True when it did.
   bool note_known_sequence(const std::string& epoch, std::uint64_t sequence);
 
   /// Drain is on; survives restarts.
@@ -93,8 +96,8 @@ class StateStore {
 
   /// Advances the tombstone clock by one interval of running time.
   Result<void> tick();
-  /// Forgets the tombstones of volumes absent from `listed`, the controller's complete list, once they are old
-  /// enough; how many.
+  /// Forgets the tombstones of volumes absent from `listed`, the controller's complete list, once they are
+  /// old enough; how many.
   Result<std::size_t> prune_tombstones(const std::set<AgentVolumeId>& listed);
 
   std::optional<ExportRecord> record(const AgentVolumeId& volume) const;
@@ -136,8 +139,8 @@ class StateStore {
   const std::string directory_;
   const hostio::DurableHook hook_;
   hostio::DirectoryLock lock_;
-  std::mutex writing_;          // one commit at a time; taken before data_
-  mutable std::mutex data_;     // never held over I/O
+  std::mutex writing_;       // one commit at a time; taken before data_
+  mutable std::mutex data_;  // never held over I/O
   Meta meta_;
   std::map<std::string, Entry> marks_;  // by file name
   std::map<AgentVolumeId, ExportRecord> records_;

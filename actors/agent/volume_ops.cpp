@@ -21,13 +21,13 @@ Result<AgentVolumeId> target(const Host& host, const v1::VolumeRef& ref) {
 
 Result<void> check_not_drained(const Host& host) {
   if (!host.drained()) return {};
-  return fail(Reason::drained, "this agent is drained and grants nothing new; undrain it or use another agent");
+  return fail(Reason::drained,
+              "this agent is drained and grants nothing new; undrain it or use another agent");
 }
 
 bool is_hex(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 bool is_uuid(std::string_view text) {
@@ -50,7 +50,8 @@ struct ExportWish {
 Result<void> check_nqn(const Host& host, const AgentVolumeId& volume, const std::string& nqn) {
   if (!is_our_nqn(nqn))
     return fail(Reason::invalid_argument, "volume " + volume.str() + ": subsystem name '" + nqn +
-                                              "' is not one of this driver (" + std::string(k_nqn_prefix) + "...)");
+                                              "' is not one of this driver (" + std::string(k_nqn_prefix) +
+                                              "...)");
   const auto owner = host.volume_of_nqn(nqn);
   if (owner && *owner != volume)
     return fail(Reason::invalid_argument,
@@ -65,7 +66,8 @@ Result<ExportWish> parse_spec(const Host& host, const AgentVolumeId& volume, con
   auto address = IpAddress::parse(spec.bind_address());
   if (!address) return bad(address.error().message);
   if (auto allowed = host.check_bind_address(*address); !allowed) return tl::unexpected(allowed.error());
-  if (spec.port() == 0 || spec.port() > 65535) return bad("port " + std::to_string(spec.port()) + " is not 1..65535");
+  if (spec.port() == 0 || spec.port() > 65535)
+    return bad("port " + std::to_string(spec.port()) + " is not 1..65535");
   if (auto ours = check_nqn(host, volume, spec.nqn()); !ours) return tl::unexpected(ours.error());
   ExportWish wish;
   wish.endpoint = {std::move(*address), static_cast<std::uint16_t>(spec.port()), spec.in_capsule_data_size()};
@@ -120,19 +122,21 @@ bool is_open(const nvmet::LiveSubsystem& live) {
 /// A request that passed admission.
 struct Admitted {
   Verdict verdict = Verdict::run;
-  Mark mark;                      ///< in force from now on
-  std::optional<Token> before;    ///< life and generation of the mark that was stored
-  std::optional<Error> undurable; ///< the mark could not be written; only a revoke gets here
+  Mark mark;                       ///< in force from now on
+  std::optional<Token> before;     ///< life and generation of the mark that was stored
+  std::optional<Error> undurable;  ///< the mark could not be written; only a revoke gets here
 };
 
 Error undurable_error(const AgentVolumeId& volume, const Error& cause) {
   return Error{info(Reason::state_unwritable).code, Reason::state_unwritable,
-               "volume " + volume.str() + ": access was taken away, but the fencing mark could not be written (" +
-                   cause.message + "); repair the state directory and repeat the call",
+               "volume " + volume.str() +
+                   ": access was taken away, but the fencing mark could not be written (" + cause.message +
+                   "); repair the state directory and repeat the call",
                cause.details};
 }
 
-Task<Result<Admitted>> admit_durably(HostPtr host, AgentVolumeId volume, Token token, OpClass cls, std::string op) {
+Task<Result<Admitted>> admit_durably(HostPtr host, AgentVolumeId volume, Token token, OpClass cls,
+                                     std::string op) {
   auto stored = co_await host->read_mark(volume);
   if (!stored) {
     host->count_decision(op, "mark_corrupt");
@@ -158,8 +162,8 @@ Task<Result<Admitted>> admit_durably(HostPtr host, AgentVolumeId volume, Token t
     out.mark = std::move(*written);
     co_return out;
   }
-  // Taking access away is safe under any mark, so what the stored one admits still runs; the answer stays an error,
-  // because a delayed older grant would be admitted again.
+  // Taking access away is safe under any mark, so what the stored one admits still runs; the answer stays an
+  // error, because a delayed older grant would be admitted again.
   if (cls == OpClass::revoke && out.verdict == Verdict::run && written.error().reason != Reason::conflict) {
     out.undurable = undurable_error(volume, written.error());
     co_return out;
@@ -187,7 +191,8 @@ Task<Result<void>> carry_out(HostPtr host, std::string nqn, nvmet::ExportPlan pl
   co_return Result<void>{};
 }
 
-/// carry_out for plans that only take away or relink: their `open` part goes to ports the export was linked to.
+/// carry_out for plans that only take away or relink: their `open` part goes to ports the export was linked
+/// to.
 Task<Result<void>> carry_out_closing(HostPtr host, std::string nqn, nvmet::ExportPlan plan) {
   nvmet::Plan reopen = std::exchange(plan.open, {});
   Endpoint nowhere;
@@ -318,7 +323,8 @@ std::vector<RecordedInitiator> with_initiator(const std::optional<ExportRecord>&
 
 }  // namespace
 
-Task<Result<v1::AllowInitiatorResponse>> allow_initiator(HostPtr host, Shared<v1::AllowInitiatorRequest> request) {
+Task<Result<v1::AllowInitiatorResponse>> allow_initiator(HostPtr host,
+                                                         Shared<v1::AllowInitiatorRequest> request) {
   auto volume = target(*host, request->volume());
   if (!volume) co_return tl::unexpected(volume.error());
   auto wish = parse_spec(*host, *volume, request->spec());
@@ -365,8 +371,9 @@ std::set<std::string> recorded_hosts(const std::optional<ExportRecord>& record) 
   return hosts;
 }
 
-/// Decides from live state, the record and the mark as it was before this request. A host that is no longer in the
-/// list may still have a session, so its absence counts only when a record as new as the mark confirms it.
+/// Decides from live state, the record and the mark as it was before this request. A host that is no longer
+/// in the list may still have a session, so its absence counts only when a record as new as the mark confirms
+/// it.
 Cut choose_cut(const std::string& host_nqn, const nvmet::LiveSubsystem& live,
                const std::optional<ExportRecord>& record, const std::optional<Token>& before) {
   if (host_nqn.empty()) return Cut::close;
@@ -380,8 +387,8 @@ Cut choose_cut(const std::string& host_nqn, const nvmet::LiveSubsystem& live,
   return listed || !confirmed ? Cut::recycle : Cut::nothing;
 }
 
-/// The port an export goes back to when an earlier recycling stopped between unlink and relink. None while ports are
-/// gated: then the restore links it.
+/// The port an export goes back to when an earlier recycling stopped between unlink and relink. None while
+/// ports are gated: then the restore links it.
 Task<Result<std::optional<std::uint16_t>>> port_of_record(HostPtr host, std::optional<ExportRecord> record) {
   if (!record || host->gated()) co_return std::nullopt;
   auto address = IpAddress::parse(record->bind_address);
@@ -392,8 +399,8 @@ Task<Result<std::optional<std::uint16_t>>> port_of_record(HostPtr host, std::opt
   co_return *id;
 }
 
-Task<Result<void>> recycle_sessions(HostPtr host, nvmet::LiveSubsystem live, std::optional<ExportRecord> record,
-                                    std::string host_nqn) {
+Task<Result<void>> recycle_sessions(HostPtr host, nvmet::LiveSubsystem live,
+                                    std::optional<ExportRecord> record, std::string host_nqn) {
   nvmet::DesiredExport desired;
   desired.nqn = live.nqn;
   bool relink = true;
@@ -408,8 +415,8 @@ Task<Result<void>> recycle_sessions(HostPtr host, nvmet::LiveSubsystem live, std
   co_return co_await carry_out_closing(host, live.nqn, std::move(plan));
 }
 
-Task<Result<void>> end_access(HostPtr host, nvmet::LiveSubsystem live, Cut cut, std::optional<ExportRecord> record,
-                              std::string host_nqn) {
+Task<Result<void>> end_access(HostPtr host, nvmet::LiveSubsystem live, Cut cut,
+                              std::optional<ExportRecord> record, std::string host_nqn) {
   if (cut == Cut::nothing) co_return Result<void>{};
   if (cut == Cut::recycle) co_return co_await recycle_sessions(host, live, record, host_nqn);
   nvmet::ExportPlan plan = nvmet::plan_close(live);
@@ -424,15 +431,17 @@ Task<Result<std::set<std::string>>> verify_ended(HostPtr host, std::string nqn, 
   std::set<std::string> rest = (*live)->host_nqns();
   const bool still_open = host_nqn.empty() ? is_open(**live) : rest.count(host_nqn) > 0;
   if (still_open)
-    co_return fail(Reason::access_not_ended, nqn +
-                                                 " is still open although it was closed; something else on this "
-                                                 "host changes nvmet, stop it and repeat the call");
+    co_return fail(Reason::access_not_ended,
+                   nqn +
+                       " is still open although it was closed; something else on this "
+                       "host changes nvmet, stop it and repeat the call");
   co_return rest;
 }
 
 /// Drops `host_nqn` (empty: everyone) from the record. A record older than a durable mark is not used by any
 /// restore, so failing to rewrite such a one does not make the answer wrong.
-Task<Result<void>> forget_initiator(HostPtr host, AgentVolumeId volume, Admitted admitted, std::string host_nqn) {
+Task<Result<void>> forget_initiator(HostPtr host, AgentVolumeId volume, Admitted admitted,
+                                    std::string host_nqn) {
   auto record = co_await host->read_record(volume);
   if (!record) co_return tl::unexpected(record.error());
   if (!*record) co_return Result<void>{};
@@ -461,8 +470,9 @@ Task<Result<void>> remove_export(HostPtr host, std::string nqn) {
 
 Result<void> check_export_known(const AgentVolumeId& volume, const std::string& nqn) {
   if (!nqn.empty()) return {};
-  return fail(Reason::invalid_argument,
-              "volume " + volume.str() + ": the request names no subsystem and none is recorded; give the nqn");
+  return fail(
+      Reason::invalid_argument,
+      "volume " + volume.str() + ": the request names no subsystem and none is recorded; give the nqn");
 }
 
 /// The given NQN, or the recorded one when the request names none.
@@ -479,7 +489,8 @@ Task<Result<std::string>> export_of(HostPtr host, AgentVolumeId volume, std::str
 
 }  // namespace
 
-Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host, Shared<v1::DenyInitiatorRequest> request) {
+Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host,
+                                                       Shared<v1::DenyInitiatorRequest> request) {
   auto volume = target(*host, request->volume());
   if (!volume) co_return tl::unexpected(volume.error());
   const std::string who = request->host_nqn();
@@ -509,13 +520,15 @@ Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host, Shared<v1::
   co_return response;
 }
 
-Task<Result<v1::UnexportVolumeResponse>> unexport_volume(HostPtr host, Shared<v1::UnexportVolumeRequest> request) {
+Task<Result<v1::UnexportVolumeResponse>> unexport_volume(HostPtr host,
+                                                         Shared<v1::UnexportVolumeRequest> request) {
   auto volume = target(*host, request->volume());
   if (!volume) co_return tl::unexpected(volume.error());
   auto nqn = co_await export_of(host, *volume, request->nqn());
   if (!nqn) co_return tl::unexpected(nqn.error());
   if (auto ok = check_export_known(*volume, *nqn); !ok) co_return tl::unexpected(ok.error());
-  auto admitted = co_await admit_durably(host, *volume, token_of(request->token()), OpClass::revoke, "unexport");
+  auto admitted =
+      co_await admit_durably(host, *volume, token_of(request->token()), OpClass::revoke, "unexport");
   if (!admitted) co_return tl::unexpected(admitted.error());
   if (admitted->verdict == Verdict::already_done) co_return v1::UnexportVolumeResponse{};
   auto removed = co_await remove_export(host, *nqn);
@@ -556,7 +569,8 @@ Task<Result<v1::DeleteVolumeResponse>> delete_volume(HostPtr host, Shared<v1::De
   co_return v1::DeleteVolumeResponse{};
 }
 
-Task<Result<v1::AdoptLifecycleResponse>> adopt_lifecycle(HostPtr host, Shared<v1::AdoptLifecycleRequest> request) {
+Task<Result<v1::AdoptLifecycleResponse>> adopt_lifecycle(HostPtr host,
+                                                         Shared<v1::AdoptLifecycleRequest> request) {
   auto volume = target(*host, request->volume());
   if (!volume) co_return tl::unexpected(volume.error());
   const Token token = token_of(request->token());
@@ -622,15 +636,16 @@ Task<Result<ReconcileOutcome>> reconcile_unexported(HostPtr host, AgentVolumeId 
 
 std::vector<RecordedInitiator> initiators_of(const v1::DesiredVolume& desired) {
   std::vector<RecordedInitiator> out;
-  for (const auto& initiator : desired.initiators()) out.push_back({initiator.host_nqn(), initiator.readonly()});
+  for (const auto& initiator : desired.initiators())
+    out.push_back({initiator.host_nqn(), initiator.readonly()});
   return out;
 }
 
 Result<void> check_initiators(const AgentVolumeId& volume, const v1::DesiredVolume& desired) {
   for (const auto& initiator : desired.initiators())
     if (!is_valid_nqn(initiator.host_nqn()))
-      return fail(Reason::invalid_argument, "volume " + volume.str() + ": initiator '" + initiator.host_nqn() +
-                                                "' is not a valid host NQN");
+      return fail(Reason::invalid_argument, "volume " + volume.str() + ": initiator '" +
+                                                initiator.host_nqn() + "' is not a valid host NQN");
   return {};
 }
 
@@ -651,7 +666,8 @@ Task<Result<void>> store_if_different(HostPtr host, ExportRecord wanted) {
   co_return co_await host->write_record(change);
 }
 
-Task<Result<ReconcileOutcome>> reconcile_export(HostPtr host, AgentVolumeId volume, Shared<ReconcileOne> request) {
+Task<Result<ReconcileOutcome>> reconcile_export(HostPtr host, AgentVolumeId volume,
+                                                Shared<ReconcileOne> request) {
   const v1::DesiredVolume& wanted = request->desired;
   auto wish = parse_spec(*host, volume, wanted.spec());
   if (!wish) co_return tl::unexpected(wish.error());
@@ -701,7 +717,8 @@ Task<Result<ReconcileOutcome>> close_stray(HostPtr host, Shared<CloseStray> requ
   auto stored = co_await host->read_mark(*request->volume);
   if (!stored) co_return tl::unexpected(stored.error());
   // Moved on after the list was made: a delayed list of a former leader must not close it.
-  if (stored->mark && stored->mark->state == LifeState::open && stored->mark->sequence > request->known_sequence)
+  if (stored->mark && stored->mark->state == LifeState::open &&
+      stored->mark->sequence > request->known_sequence)
     co_return ReconcileOutcome{};
   auto closed = co_await close_all_access(host, request->nqn);
   if (!closed) co_return closed;

@@ -1,6 +1,6 @@
 #pragma once
-// The operations on one volume, as coroutines: read mark -> admit -> durable mark -> act -> (delete) ended. Each
-// converges from any partial state, so a repeat after a crash at any step reaches the same end.
+// The operations on one volume, as coroutines: read mark -> admit -> durable mark -> act -> (delete) ended.
+// Each converges from any partial state, so a repeat after a crash at any step reaches the same end.
 
 #include <memory>
 #include <optional>
@@ -50,7 +50,8 @@ Task<Result<v1::UnexportVolumeResponse>> unexport_volume(HostPtr host,
 Task<Result<v1::AllowInitiatorResponse>> allow_initiator(HostPtr host,
                                                          Shared<v1::AllowInitiatorRequest> request);
 /// OK only when the initiator's access has ended (docs/fencing.md section 4).
-Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host, Shared<v1::DenyInitiatorRequest> request);
+Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host,
+                                                       Shared<v1::DenyInitiatorRequest> request);
 Task<Result<v1::AdoptLifecycleResponse>> adopt_lifecycle(HostPtr host,
                                                          Shared<v1::AdoptLifecycleRequest> request);
 /// Brings one export exactly to the desired state; without a spec no access is left.

@@ -34,11 +34,15 @@ class SharedConfigfs final : public hostio::ConfigfsOps {
     return fn();
   }
 
-  hostio::ErrnoResult<void> make_dir(const std::string& path) override { return locked([&] { return tree.make_dir(path); }); }
+  hostio::ErrnoResult<void> make_dir(const std::string& path) override {
+    return locked([&] { return tree.make_dir(path); });
+  }
   hostio::ErrnoResult<void> remove_dir(const std::string& path) override {
     return locked([&] { return tree.remove_dir(path); });
   }
-  hostio::ErrnoResult<std::string> read(const std::string& path) override { return locked([&] { return tree.read(path); }); }
+  hostio::ErrnoResult<std::string> read(const std::string& path) override {
+    return locked([&] { return tree.read(path); });
+  }
   hostio::ErrnoResult<void> write(const std::string& path, const std::string& value) override {
     if (path.ends_with("/enable") && value == "0" && path.find(hanging_volume) != std::string::npos) {
       ++disables;
@@ -50,7 +54,9 @@ class SharedConfigfs final : public hostio::ConfigfsOps {
   hostio::ErrnoResult<void> link(const std::string& target, const std::string& path) override {
     return locked([&] { return tree.link(target, path); });
   }
-  hostio::ErrnoResult<void> unlink(const std::string& path) override { return locked([&] { return tree.unlink(path); }); }
+  hostio::ErrnoResult<void> unlink(const std::string& path) override {
+    return locked([&] { return tree.unlink(path); });
+  }
   hostio::ErrnoResult<std::string> link_target(const std::string& path) override {
     return locked([&] { return tree.link_target(path); });
   }
@@ -97,15 +103,15 @@ class MemoryBackend final : public Backend {
     if (it == volumes.end()) return std::nullopt;
     return it->second;
   }
-  Result<hostio::LogicalVolume> create(const AgentVolumeId& id, const std::string& uid, hostio::SizeRange range,
-                                       Deadline) override {
+  Result<hostio::LogicalVolume> create(const AgentVolumeId& id, const std::string& uid,
+                                       hostio::SizeRange range, Deadline) override {
     ++changing;
     overlapped = overlapped || changing > 1;
     std::this_thread::sleep_for(1ms);
     --changing;
     const std::lock_guard lock(mutex);
-    auto [it, made] = volumes.try_emplace(id, hostio::LogicalVolume{id, uid, range.required, true, true,
-                                                                    "/dev/" + id.str()});
+    auto [it, made] = volumes.try_emplace(
+        id, hostio::LogicalVolume{id, uid, range.required, true, true, "/dev/" + id.str()});
     if (it->second.uid != uid) return fail(Reason::not_owned, "not ours");
     configfs_->locked([&] { return configfs_->tree.devices.insert("/dev/" + id.str()).second; });
     return it->second;
@@ -128,7 +134,8 @@ class MemoryBackend final : public Backend {
     if (volumes.count(id) == 0) return fail(Reason::not_found, id.str() + " does not exist");
     return hostio::LvDevice{"/dev/" + id.str(), {253, 1}, volumes.at(id).size_bytes};
   }
-  Result<void> change_owner(const AgentVolumeId& id, const std::string&, const std::string& uid, Deadline) override {
+  Result<void> change_owner(const AgentVolumeId& id, const std::string&, const std::string& uid,
+                            Deadline) override {
     const std::lock_guard lock(mutex);
     volumes.at(id).uid = uid;
     return {};
@@ -260,13 +267,15 @@ struct Node {
     fill(*r.mutable_spec(), name);
     return ask<v1::ExportVolumeResponse>(r);
   }
-  Result<v1::AllowInitiatorResponse> allow(const std::string& name, std::uint64_t generation, const std::string& host) {
+  Result<v1::AllowInitiatorResponse> allow(const std::string& name, std::uint64_t generation,
+                                           const std::string& host) {
     auto r = request<v1::AllowInitiatorRequest>(name, generation);
     fill(*r.mutable_spec(), name);
     r.mutable_initiator()->set_host_nqn(host);
     return ask<v1::AllowInitiatorResponse>(r);
   }
-  Result<v1::DenyInitiatorResponse> deny(const std::string& name, std::uint64_t generation, const std::string& host) {
+  Result<v1::DenyInitiatorResponse> deny(const std::string& name, std::uint64_t generation,
+                                         const std::string& host) {
     auto r = request<v1::DenyInitiatorRequest>(name, generation);
     r.set_nqn(nqn(name));
     r.set_host_nqn(host);
@@ -278,13 +287,15 @@ struct Node {
     REQUIRE(allow(name, 3, host).has_value());
     REQUIRE(connect(host, name));
   }
-  static v1::DesiredVolume desired(const std::string& name, std::uint64_t generation, const std::string& host) {
+  static v1::DesiredVolume desired(const std::string& name, std::uint64_t generation,
+                                   const std::string& host) {
     auto out = request<v1::DesiredVolume>(name, generation);
     fill(*out.mutable_spec(), name);
     if (!host.empty()) out.add_initiators()->set_host_nqn(host);
     return out;
   }
-  Result<v1::ReconcileStateResponse> reconcile(const std::vector<v1::DesiredVolume>& volumes, bool complete = true,
+  Result<v1::ReconcileStateResponse> reconcile(const std::vector<v1::DesiredVolume>& volumes,
+                                               bool complete = true,
                                                std::optional<std::uint64_t> sequence = {}) {
     const auto now = health();
     v1::ReconcileStateRequest r;
@@ -394,7 +405,8 @@ TEST_CASE("a killed volume actor answers UNAVAILABLE, and its successor goes on 
   }
 }
 
-TEST_CASE("killed marks, pool and port actors: UNAVAILABLE or a repeat, never silence, and the repeat works") {
+TEST_CASE(
+    "killed marks, pool and port actors: UNAVAILABLE or a repeat, never silence, and the repeat works") {
   Node node;
   node.open();
   node.publish("v1", k_a);
@@ -410,7 +422,8 @@ TEST_CASE("killed marks, pool and port actors: UNAVAILABLE or a repeat, never si
   CHECK(node.ended(k_a, "v1"));
 }
 
-TEST_CASE("I1 I4: while a disable hangs the answer is ACCESS_NOT_ENDED, others go on, and nothing is done twice") {
+TEST_CASE(
+    "I1 I4: while a disable hangs the answer is ACCESS_NOT_ENDED, others go on, and nothing is done twice") {
   Node node;
   node.open();
   node.publish("stuck", k_a);
@@ -453,13 +466,21 @@ TEST_CASE("I1: the successor of a volume actor that died during the barrier does
   CHECK(eventually([&] { return node.deny("stuck", 7, k_a).has_value(); }));
 }
 
-TEST_CASE("F01: after a reboot everything is prepared before anything is linked; a broken one does not hold the rest") {
+TEST_CASE(
+    "F01: after a reboot everything is prepared before anything is linked; a broken one does not hold the "
+    "rest") {
   Node node;
   node.open();
   for (const char* name : {"a", "b", "c", "d"}) node.publish(name, k_a);
   node.stop();
-  node.configfs->locked([&] { node.configfs->tree.reboot(); return 0; });
-  node.configfs->locked([&] { node.configfs->tree.log.clear(); return 0; });
+  node.configfs->locked([&] {
+    node.configfs->tree.reboot();
+    return 0;
+  });
+  node.configfs->locked([&] {
+    node.configfs->tree.log.clear();
+    return 0;
+  });
   node.backend->set_broken("c", true);
   node.start();
   CHECK(node.app->gated());
@@ -498,7 +519,10 @@ TEST_CASE("selfRestore: links the recorded exports without the controller, but n
     Mark mark{Node::volume("moved"), "uid-moved", 9, LifeState::open, {}, 99};
     node.dir.put("state/generations/" + mark_file_name(mark.volume), text(mark));
   }
-  node.configfs->locked([&] { node.configfs->tree.reboot(); return 0; });
+  node.configfs->locked([&] {
+    node.configfs->tree.reboot();
+    return 0;
+  });
   node.self_restore = true;
   node.start();
   CHECK(eventually([&] { return node.connect(k_a, "kept"); }));
@@ -506,7 +530,8 @@ TEST_CASE("selfRestore: links the recorded exports without the controller, but n
   CHECK(node.app->gated());
 }
 
-TEST_CASE("a complete list closes what it does not name and says so; a delayed one leaves newer volumes alone") {
+TEST_CASE(
+    "a complete list closes what it does not name and says so; a delayed one leaves newer volumes alone") {
   Node node;
   node.open();
   node.publish("v1", k_a);
@@ -598,7 +623,8 @@ TEST_CASE("shutdown answers what is in flight") {
   auto r = Node::request<v1::CreateVolumeRequest>("v1", 1);
   node.app->send(Call<v1::CreateVolumeRequest, v1::CreateVolumeResponse>{
       std::make_shared<const v1::CreateVolumeRequest>(r), Deadline::after(60s),
-      Reply<v1::CreateVolumeResponse>([&](Result<v1::CreateVolumeResponse> result) { promise.set_value(result); })});
+      Reply<v1::CreateVolumeResponse>(
+          [&](Result<v1::CreateVolumeResponse> result) { promise.set_value(result); })});
   std::this_thread::sleep_for(50ms);
   CHECK(node.app->shutdown(5s));
   auto future = promise.get_future();

@@ -1,5 +1,5 @@
-// For every operation and every durable or kernel-visible point in it: the agent dies there, starts again, the call is
-// repeated, and the outcome is the one of a run that was not interrupted.
+// For every operation and every durable or kernel-visible point in it: the agent dies there, starts again,
+// the call is repeated, and the outcome is the one of a run that was not interrupted.
 
 #include <doctest/doctest.h>
 
@@ -113,8 +113,8 @@ std::vector<Scenario> scenarios() {
       {"delete", published, operation_of(delete_volume, delete_request(9)), nothing_left},
       {"adopt", denied, operation_of(adopt_lifecycle, adopt)},
       {"reconcile after reboot", rebooted, operation_of(reconcile_volume, reconcile_request(3, {k_host_a}))},
-      {"reconcile to another host", published, operation_of(reconcile_volume, reconcile_request(9, {k_host_b})),
-       a_has_ended},
+      {"reconcile to another host", published,
+       operation_of(reconcile_volume, reconcile_request(9, {k_host_b})), a_has_ended},
       {"reconcile one less", published_to_both,
        operation_of(reconcile_volume, reconcile_request(9, {k_host_b})), a_has_ended_b_has_not},
       {"reconcile to none", published, operation_of(reconcile_volume, reconcile_request(9, {})), a_has_ended},

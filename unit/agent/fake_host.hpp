@@ -31,7 +31,9 @@ struct World {
   int mark_writes = 0;
   int record_writes = 0;
 
-  World() { configfs.before = [this](const std::string& op) { on_change(op); }; }
+  World() {
+    configfs.before = [this](const std::string& op) { on_change(op); };
+  }
   void on_change(const std::string& op) { trace.push_back("configfs " + op); }
   std::vector<std::string> trace;  ///< durable and kernel-visible steps in order
 
@@ -49,8 +51,9 @@ struct World {
 
 constexpr std::uint64_t k_extent = 4ULL << 20U;
 
-/// One run of the agent on a world. `stop_at` counts the points before and after each call's effect: at that one the
-/// coroutine stays suspended for ever, as if the process had died there. `fail_at` counts calls: that one fails.
+/// One run of the agent on a world. `stop_at` counts the points before and after each call's effect: at that
+/// one the coroutine stays suspended for ever, as if the process had died there. `fail_at` counts calls: that
+/// one fails.
 class FakeHost final : public Host {
  public:
   explicit FakeHost(World& world) : world_(world) {
@@ -255,7 +258,8 @@ class FakeHost final : public Host {
   };
   Point enter(const char* name) {
     Point point{stop_here(), std::nullopt};
-    if (calls_++ == fail_at) point.error = fail(Reason::injected_fault, std::string(name) + " failed").value();
+    if (calls_++ == fail_at)
+      point.error = fail(Reason::injected_fault, std::string(name) + " failed").value();
     return point;
   }
   Point leave() { return Point{stop_here(), std::nullopt}; }
@@ -283,7 +287,8 @@ class FakeHost final : public Host {
   int calls_ = 0;
 };
 
-// --- requests -------------------------------------------------------------------------------------------------
+// --- requests
+// -------------------------------------------------------------------------------------------------
 
 inline const AgentVolumeId k_volume{"vg0", "pvc-1"};
 inline const std::string k_nqn = export_identity("c", "a", k_volume).nqn;
@@ -309,7 +314,8 @@ inline void fill_spec(v1::ExportSpec& spec, const AgentVolumeId& volume = k_volu
   spec.set_namespace_uuid(identity.namespace_uuid);
   spec.set_serial(identity.serial);
 }
-inline std::shared_ptr<v1::CreateVolumeRequest> create_request(std::uint64_t generation, std::uint64_t size = 1U << 30U,
+inline std::shared_ptr<v1::CreateVolumeRequest> create_request(std::uint64_t generation,
+                                                               std::uint64_t size = 1U << 30U,
                                                                const std::string& uid = "u1") {
   auto request = request_of<v1::CreateVolumeRequest>(generation, uid);
   request->set_required_bytes(size);
@@ -320,14 +326,15 @@ inline std::shared_ptr<v1::ExportVolumeRequest> export_request(std::uint64_t gen
   fill_spec(*request->mutable_spec(), k_volume, acl);
   return request;
 }
-inline std::shared_ptr<v1::AllowInitiatorRequest> allow_request(std::uint64_t generation, const std::string& host,
-                                                                bool acl = true) {
+inline std::shared_ptr<v1::AllowInitiatorRequest> allow_request(std::uint64_t generation,
+                                                                const std::string& host, bool acl = true) {
   auto request = request_of<v1::AllowInitiatorRequest>(generation);
   fill_spec(*request->mutable_spec(), k_volume, acl);
   request->mutable_initiator()->set_host_nqn(host);
   return request;
 }
-inline std::shared_ptr<v1::DenyInitiatorRequest> deny_request(std::uint64_t generation, const std::string& host) {
+inline std::shared_ptr<v1::DenyInitiatorRequest> deny_request(std::uint64_t generation,
+                                                              const std::string& host) {
   auto request = request_of<v1::DenyInitiatorRequest>(generation);
   request->set_nqn(k_nqn);
   request->set_host_nqn(host);
@@ -339,8 +346,8 @@ inline std::shared_ptr<v1::DeleteVolumeRequest> delete_request(std::uint64_t gen
   request->set_nqn(k_nqn);
   return request;
 }
-inline std::shared_ptr<ReconcileOne> reconcile_request(std::uint64_t generation, std::vector<std::string> hosts,
-                                                       bool acl = true) {
+inline std::shared_ptr<ReconcileOne> reconcile_request(std::uint64_t generation,
+                                                       std::vector<std::string> hosts, bool acl = true) {
   auto request = std::make_shared<ReconcileOne>();
   v1::DesiredVolume& desired = request->desired;
   desired.mutable_token()->set_volume_uid("u1");

@@ -16,7 +16,8 @@ namespace {
 
 const AgentVolumeId k_volume{"vg0", "pvc-1"};
 
-Mark mark_of(std::string uid, std::uint64_t generation, LifeState state, std::vector<std::string> retired = {}) {
+Mark mark_of(std::string uid, std::uint64_t generation, LifeState state,
+             std::vector<std::string> retired = {}) {
   return Mark{k_volume, std::move(uid), generation, state, std::move(retired), 7};
 }
 
@@ -59,7 +60,9 @@ void check_cell(const Row& row, OpClass op, const Expected& expected) {
 }  // namespace
 
 TEST_CASE("admission: every row of docs/fencing.md section 1") {
-  const auto open = [](const char* uid, std::uint64_t g) { return mark_of(uid, g, LifeState::open, {"old"}); };
+  const auto open = [](const char* uid, std::uint64_t g) {
+    return mark_of(uid, g, LifeState::open, {"old"});
+  };
   const auto destroying = [](std::uint64_t g) { return mark_of("u1", g, LifeState::destroying, {"old"}); };
   const auto tomb = [](std::uint64_t g) { return mark_of("u1", g, LifeState::ended, {"old"}); };
   const Expected missing{"TOKEN_MISSING"};
@@ -76,7 +79,12 @@ TEST_CASE("admission: every row of docs/fencing.md section 1") {
       {"none, new uid", std::nullopt, {"u1", 3}, {"run", "open"}, {"done", "open"}, {"done", "ended"}},
       {"open same uid, lower", open("u1", 5), {"u1", 4}, stale, stale, stale},
       {"open same uid, equal", open("u1", 5), {"u1", 5}, {"run"}, {"run"}, {"run", "destroying"}},
-      {"open same uid, higher", open("u1", 5), {"u1", 9}, {"run", "open"}, {"run", "open"}, {"run", "destroying"}},
+      {"open same uid, higher",
+       open("u1", 5),
+       {"u1", 9},
+       {"run", "open"},
+       {"run", "open"},
+       {"run", "destroying"}},
       {"open, other uid", open("u1", 5), {"u2", 9}, foreign, foreign, foreign},
       {"destroying same uid, equal", destroying(5), {"u1", 5}, ending, {"run"}, {"run"}},
       {"destroying same uid, higher", destroying(5), {"u1", 6}, ending, ending, ending},
@@ -105,7 +113,8 @@ TEST_CASE("admission: a new life retires the one before it") {
   CHECK(answer_of(admit(k_volume, a.next, true, {"u1", 6}, OpClass::grant)) == "LIFECYCLE_RETIRED");
 }
 
-TEST_CASE("admission: refusals are FAILED_PRECONDITION, an unseeded agent is UNAVAILABLE, wild jumps are invalid") {
+TEST_CASE(
+    "admission: refusals are FAILED_PRECONDITION, an unseeded agent is UNAVAILABLE, wild jumps are invalid") {
   const auto open = mark_of("u1", 5, LifeState::open);
   for (const OpClass op : {OpClass::grant, OpClass::revoke, OpClass::destroy}) {
     CHECK(admit(k_volume, open, true, {"u1", 4}, op).refusal.code == Code::failed_precondition);
@@ -179,7 +188,8 @@ TEST_CASE("mark files: round trip, and any damage is MARK_CORRUPT") {
     CHECK_MESSAGE(!read.has_value(), "byte " << i);
     if (!read) CHECK(read.error().reason == Reason::mark_corrupt);
   }
-  for (std::size_t n = 0; n + 2 < text.size(); n += 7) CHECK_FALSE(decode_mark(name, text.substr(0, n)).has_value());
+  for (std::size_t n = 0; n + 2 < text.size(); n += 7)
+    CHECK_FALSE(decode_mark(name, text.substr(0, n)).has_value());
   CHECK(decode_mark("vg0%2Fpvc-2.mark", text).error().reason == Reason::mark_corrupt);
   CHECK(decode_mark(name, R"({"schema":2,"crc32c":"00000000"})").error().reason == Reason::mark_corrupt);
   CHECK(decode_mark(name, "[]").error().reason == Reason::mark_corrupt);
@@ -193,8 +203,8 @@ TEST_CASE("mark files: over-long ids hash, and the hash still maps back") {
   CHECK(decode_mark(mark_file_name(a), encode_mark(mark)).has_value());
 }
 
-// An independent statement of the same protocol: not a table over the mark, but facts that were seen to become
-// durable, from which the answer follows.
+// An independent statement of the same protocol: not a table over the mark, but facts that were seen to
+// become durable, from which the answer follows.
 namespace {
 
 struct Model {
@@ -239,7 +249,8 @@ struct Witness {
   void ran(const Token& t, OpClass op) {
     CHECK_MESSAGE(t.generation >= highest_run[t.volume_uid], "an older generation acted");
     highest_run[t.volume_uid] = t.generation;
-    if (op == OpClass::grant) CHECK_MESSAGE(destroyed.count(t.volume_uid) == 0, "a destroyed life was granted");
+    if (op == OpClass::grant)
+      CHECK_MESSAGE(destroyed.count(t.volume_uid) == 0, "a destroyed life was granted");
     if (op == OpClass::destroy) destroyed.insert(t.volume_uid);
   }
 };
@@ -254,9 +265,11 @@ void run_seed(unsigned seed_value) {
   Witness witness;
   std::vector<std::pair<Token, OpClass>> sent;
   for (int step = 0; step < 120; ++step) {
-    std::pair<Token, OpClass> request{{"u" + std::to_string(pick(4)), pick(8)}, static_cast<OpClass>(pick(3))};
+    std::pair<Token, OpClass> request{{"u" + std::to_string(pick(4)), pick(8)},
+                                      static_cast<OpClass>(pick(3))};
     if (pick(20) == 0) request.first.volume_uid.clear();
-    if (!sent.empty() && pick(3) == 0) request = sent[pick(static_cast<unsigned>(sent.size()))];  // delayed duplicate
+    if (!sent.empty() && pick(3) == 0)
+      request = sent[pick(static_cast<unsigned>(sent.size()))];  // delayed duplicate
     sent.push_back(request);
     const auto& [token, op] = request;
     std::optional<Mark> stored;

@@ -9,7 +9,8 @@ TEST_SUITE_BEGIN("agent/reconcile_plan");
 
 namespace {
 
-v1::DesiredVolume& add(v1::ReconcileStateRequest& request, const std::string& volume, const std::string& nqn) {
+v1::DesiredVolume& add(v1::ReconcileStateRequest& request, const std::string& volume,
+                       const std::string& nqn) {
   v1::DesiredVolume& desired = *request.add_volumes();
   desired.mutable_volume()->set_agent_volume_id(volume);
   if (!nqn.empty()) desired.mutable_spec()->set_nqn(nqn);

@@ -113,7 +113,8 @@ TEST_CASE("a mark is never set back, by whoever wrote late") {
   CHECK(store->write_marks({reborn})[0].has_value());
 }
 
-TEST_CASE("power cut at every durable step: the old or the new mark, never a third; STATE_UNWRITABLE meanwhile") {
+TEST_CASE(
+    "power cut at every durable step: the old or the new mark, never a third; STATE_UNWRITABLE meanwhile") {
   for (const char* step : {"create", "write", "sync", "rename", "sync-dir"}) {
     CAPTURE(std::string(step));
     const TempDir dir;
@@ -190,8 +191,8 @@ TEST_CASE("seeding: wrong epoch is refused, a complete list raises marks and seq
   auto store = open_store(dir);
   CHECK(store->seed_marks("feed", {}, 0).error().reason == Reason::epoch_unknown);
   (void)store->write_marks({mark_of(1, 9)});
-  const auto sequence = store->seed_marks(
-      store->epoch(), {{volume(1), {"u1", 5}, false}, {volume(2), {"u2", 4}, false}}, 40);
+  const auto sequence =
+      store->seed_marks(store->epoch(), {{volume(1), {"u1", 5}, false}, {volume(2), {"u2", 4}, false}}, 40);
   REQUIRE(sequence.has_value());
   CHECK(*sequence >= 40);
   CHECK(store->seeded());

@@ -72,7 +72,9 @@ TEST_CASE("life of a volume: create, export, allow, expand, deny, unexport, dele
   CHECK(world.configfs.dump().find(k_nqn) == std::string::npos);
 }
 
-TEST_CASE("create: the answer is that of the real volume, repeats agree, J01 a limit below the rounded size is refused") {
+TEST_CASE(
+    "create: the answer is that of the real volume, repeats agree, J01 a limit below the rounded size is "
+    "refused") {
   World world;
   const auto first = run_on(world, create_volume, create_request(1, (10U << 20U) + 1));
   require_ok(first);
@@ -118,7 +120,8 @@ TEST_CASE("requests outside the allowlists are INVALID_ARGUMENT and touch nothin
   auto serial = export_request(1);
   serial->mutable_spec()->set_serial("xyz");
   CHECK(reason_of(run_on(world, export_volume, serial)) == Reason::invalid_argument);
-  CHECK(reason_of(run_on(world, allow_initiator, allow_request(1, "not an nqn"))) == Reason::invalid_argument);
+  CHECK(reason_of(run_on(world, allow_initiator, allow_request(1, "not an nqn"))) ==
+        Reason::invalid_argument);
   CHECK(world.dump() == before);
 }
 
@@ -135,7 +138,8 @@ TEST_CASE("a subsystem name of another volume is refused") {
   CHECK(world.configfs.can_write(k_host_a, k_nqn));
 }
 
-TEST_CASE("A09 B09: denying the last initiator ends its session before OK, the export stays configured and shut") {
+TEST_CASE(
+    "A09 B09: denying the last initiator ends its session before OK, the export stays configured and shut") {
   World world;
   publish(world);
   require_ok(run_on(world, deny_initiator, deny_request(4, k_host_a)));
@@ -149,7 +153,8 @@ TEST_CASE("A09 B09: denying the last initiator ends its session before OK, the e
   CHECK(live_of(world).namespaces.at("1").uuid == identity);
 }
 
-TEST_CASE("B09: denying one of two readers tears its session down, the other comes back, and no barrier waits") {
+TEST_CASE(
+    "B09: denying one of two readers tears its session down, the other comes back, and no barrier waits") {
   World world;
   publish(world, true);
   auto host = std::make_shared<FakeHost>(world);
@@ -234,7 +239,8 @@ TEST_CASE("I2: a delayed request of an older generation changes nothing") {
   const std::string before = world.dump();
   CHECK(reason_of(run_on(world, allow_initiator, allow_request(3, k_host_a))) == Reason::stale_generation);
   CHECK(reason_of(run_on(world, delete_volume, delete_request(8))) == Reason::stale_generation);
-  CHECK(reason_of(run_on(world, create_volume, create_request(8, 1U << 20U, "u9"))) == Reason::foreign_lifecycle);
+  CHECK(reason_of(run_on(world, create_volume, create_request(8, 1U << 20U, "u9"))) ==
+        Reason::foreign_lifecycle);
   CHECK(reason_of(run_on(world, create_volume, create_request(0))) == Reason::token_missing);
   CHECK(world.dump() == before);
 }
@@ -262,7 +268,8 @@ TEST_CASE("the mark is durable before anything is done, and ended only after eve
   CHECK(world.trace[world.trace.size() - 2] == "lvremove vg0/pvc-1");
 }
 
-TEST_CASE("an unwritable state directory: nothing is granted or destroyed, but a revoke still ends the access") {
+TEST_CASE(
+    "an unwritable state directory: nothing is granted or destroyed, but a revoke still ends the access") {
   World world;
   publish(world);
   world.writable = false;
@@ -283,7 +290,9 @@ TEST_CASE("an unwritable state directory: nothing is granted or destroyed, but a
   require_ok(run_on(world, deny_initiator, deny_request(4, k_host_a)));
 }
 
-TEST_CASE("an object of ours without a mark is EPOCH_UNKNOWN until seeded, and so is everything on an unseeded agent") {
+TEST_CASE(
+    "an object of ours without a mark is EPOCH_UNKNOWN until seeded, and so is everything on an unseeded "
+    "agent") {
   World world;
   world.volumes[k_volume] = {k_volume, "u1", 1U << 30U, true, true, "/dev/vg0/pvc-1"};
   CHECK(reason_of(run_on(world, create_volume, create_request(1))) == Reason::epoch_unknown);
@@ -395,7 +404,8 @@ TEST_CASE("reconcile: a volume without an export is shut and its data kept") {
   CHECK_FALSE(run_on(world, reconcile_volume, request)->changed);
 }
 
-TEST_CASE("C10 F01: after a reboot the export comes back byte-equal, linked last, and only when told to link") {
+TEST_CASE(
+    "C10 F01: after a reboot the export comes back byte-equal, linked last, and only when told to link") {
   World world;
   publish(world);
   const std::string before = world.configfs.dump();
