@@ -70,7 +70,7 @@ def kill_everything(story, fx):
 
 def expand(story, fx, volume):
     with story.step("expand it to 2 GiB while it is mounted"):
-        fx.csi.expand(volume.volume_id, 2 * GIB)
+        fx.retried(fx.csi.expand, volume.volume_id, 2 * GIB)
         fx.node_csi["worker-a"].expand(volume.volume_id, TARGET, 2 * GIB, fx.staging(volume))
         size = int(fx.worker_a.sh(f"df -m --output=size {TARGET} | tail -1"))
         assert size > 1900, f"the file system has {size} MiB"
