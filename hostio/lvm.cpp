@@ -123,15 +123,22 @@ Result<void> check_range(SizeRange range) {
   return {};
 }
 
-Result<void> check_space(const VolumeGroup& vg, std::uint64_t total, std::uint64_t more) {
-  const std::string seen = "volume group " + vg.name + " has " + std::to_string(vg.free_bytes) +
-                           " bytes free of " + std::to_string(vg.size_bytes);
-  if (total > vg.size_bytes)
-    return fail(Reason::out_of_range, std::to_string(total) + " bytes can never fit: " + seen);
-  if (more > vg.free_bytes)
-    return fail(Reason::no_space, std::to_string(more) + " bytes more do not fit: " + seen +
-                                      "; extend the volume group or delete volumes");
-  return {};
+std::string space_of(const VolumeGroup& vg) {
+  return "volume group " + vg.name + " has " + std::to_string(vg.free_bytes) + " bytes free of " +
+         std::to_string(vg.size_bytes);
+}
+
+Result<void> check_free(const VolumeGroup& vg, std::uint64_t more) {
+  if (more <= vg.free_bytes) return {};
+  return fail(Reason::no_space, std::to_string(more) + " bytes more do not fit: " + space_of(vg) +
+                                    "; extend the volume group or delete volumes");
+}
+
+// The caller of an expansion lowers its wish after OUT_OF_RANGE. For a new volume another pool may be chosen,
+// which is what RESOURCE_EXHAUSTED says: create does not ask this.
+Result<void> check_feasible(const VolumeGroup& vg, std::uint64_t total) {
+  if (total <= vg.size_bytes) return {};
+  return fail(Reason::out_of_range, std::to_string(total) + " bytes can never fit: " + space_of(vg));
 }
 
 std::string bytes_argument(std::uint64_t bytes) { return std::to_string(bytes) + "b"; }
@@ -334,7 +341,7 @@ Result<Lvm::Row> Lvm::make_lv(const AgentVolumeId& id, const std::string& uid, S
   if (!vg) return tl::unexpected(vg.error());
   const auto size = round_to_extents(range, vg->extent_bytes);
   if (!size) return tl::unexpected(size.error());
-  if (auto r = check_space(*vg, *size, *size); !r) return tl::unexpected(r.error());
+  if (auto r = check_free(*vg, *size); !r) return tl::unexpected(r.error());
   const auto made =
       run(command("lvcreate",
                   {"--yes", "--type", "linear", "--zero", "y", "--wipesignatures", "y", "--addtag",
@@ -398,7 +405,8 @@ Result<LogicalVolume> Lvm::extend(const AgentVolumeId& id, const std::string& ui
   if (!vg) return tl::unexpected(vg.error());
   const auto size = round_to_extents(range, vg->extent_bytes);
   if (!size) return tl::unexpected(size.error());
-  if (auto r = check_space(*vg, *size, *size - row->size); !r) return tl::unexpected(r.error());
+  if (auto r = check_feasible(*vg, *size); !r) return tl::unexpected(r.error());
+  if (auto r = check_free(*vg, *size - row->size); !r) return tl::unexpected(r.error());
   const auto extended =
       run(command("lvextend", {"--yes", "--size", bytes_argument(*size), id.str()}, deadline));
   if (!extended) {

@@ -110,8 +110,8 @@ class Lvm {
   Result<VolumeGroup> pool_info(const std::string& vg, Deadline deadline);
 
   /// Makes the LV for `uid`, or finishes an unfinished one. An existing LV of the same uid is returned when
-  /// its size fits `range`, else ALREADY_EXISTS (row J06). NO_SPACE when it does not fit now, OUT_OF_RANGE
-  /// when it never can, NOT_OWNED when the name is taken by an LV that is not of this uid.
+  /// its size fits `range`, else ALREADY_EXISTS (row J06). NO_SPACE when it does not fit, be it now
+  /// or ever: another pool may have room. NOT_OWNED when the name is taken by an LV that is not of this uid.
   Result<LogicalVolume> create(const AgentVolumeId& id, const std::string& uid, SizeRange range,
                                Deadline deadline);
 
