@@ -5,7 +5,7 @@ import re
 import grpc
 
 from . import protos
-from .timing import scaled
+from .timing import scaled, until
 
 pb, rpc = protos.load("csi")
 GIB, MIB = 1 << 30, 1 << 20
@@ -48,9 +48,16 @@ class Client:
 
     def wait_ready(self, timeout=60):
         """Waits until the program serves and its Probe says ready."""
-        probe = self.identity.Probe(pb.ProbeRequest(), timeout=scaled(timeout), wait_for_ready=True)
-        if not probe.ready.value and probe.HasField("ready"):
-            raise AssertionError("Probe answers, but says not ready")
+        def ready():
+            try:
+                probe = self.identity.Probe(pb.ProbeRequest(), timeout=scaled(timeout), wait_for_ready=True)
+            except grpc.RpcError as error:
+                # The forwarder in front of a unix socket accepts, and closes, while the program is not there yet.
+                if error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise
+                return False
+            return probe.ready.value or not probe.HasField("ready")
+        until(ready, scaled(timeout), "the program serves and its Probe says ready")
         return self
 
     def close(self):
