@@ -29,9 +29,10 @@ def _mode(name):
 
 def channel(target):
     """An insecure channel to "host:port" (Vm.forward gives one for a unix socket) without retries or proxies."""
+    # min_reconnect_backoff_ms is what an attempt to connect may take: a loaded machine needs more than its time between two.
     return grpc.insecure_channel(target, options=[
         ("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500), ("grpc.use_local_subchannel_pool", 1)])
+        ("grpc.min_reconnect_backoff_ms", 10000), ("grpc.max_reconnect_backoff_ms", 500), ("grpc.use_local_subchannel_pool", 1)])
 
 
 class Client:
