@@ -15,6 +15,9 @@ constexpr int k_max_message = 64 * 1024 * 1024;  // a complete list of desired e
 constexpr int k_keepalive_ms = 20'000;
 constexpr int k_first_backoff_ms = 1'000;
 constexpr int k_max_backoff_ms = 10'000;
+// gRPC gives an attempt to connect as long as its "minimum backoff": more than a lost SYN and its
+// repeats need. The waits between attempts do not depend on it.
+constexpr int k_connect_ms = 5'000;
 
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
@@ -24,7 +27,7 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, k_keepalive_ms);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, k_keepalive_ms);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, k_first_backoff_ms);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, k_first_backoff_ms);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, k_connect_ms);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, k_max_backoff_ms);
   return arguments;
 }
