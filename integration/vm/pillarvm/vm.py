@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import prepare
+from . import clock, prepare
 from .net import Port
 from .timing import scaled, until
 
@@ -304,7 +304,8 @@ class Vm:
     def _kernel_args(self):
         agent = prepare.GUEST / "agent.py"
         return (f"{prepare.KERNEL_ARGS} pillar.name={self.name} pillar.data={self.ip} pillar.mgmt={self.mgmt_ip} "
-                f"pillar.moddir={self.image.modules} pillar.agent={agent} {self.spec.kernel_args}").strip()
+                f"pillar.moddir={self.image.modules} pillar.agent={agent}{clock.kernel_args(self.image.kvm)} "
+                f"{self.spec.kernel_args}").strip()
 
     def _disk(self, serial):
         return self.disks_folder / f"{self.name}-{serial}.img"
