@@ -62,7 +62,7 @@ def exclusive(fx):
             pass
 
 
-@case("cluster/forced-move", fixture="cluster", timeout=180)
+@case("cluster/forced-move", fixture="cluster", timeout=240)
 def forced_move(fx):
     """I1, A09, B09: unpublishing ends the access of a node that goes on writing; nothing of it lands afterwards."""
     cap = block_cap()
@@ -80,17 +80,18 @@ def forced_move(fx):
     for _ in range(20):
         assert_equal(fx.worker_b.py(COUNTER, path=TARGET), 0, "a write of worker-a landed after worker-b's")
 
-    fx.unmount(volume, "worker-a", TARGET)
-    fx.node_csi["worker-a"].unstage(volume.volume_id, fx.staging(volume))
-    assert writer.wait(60) is not None, "the cut writer is still running"
+    # The bound of 6.1: its initiator tries again until ctrlLossTmo (60 s); later kernels give up at the first refusal.
+    assert writer.wait(120) is not None, "the cut writer is still running"
     assert "ended" in writer.text(), "the cut writer saw no error"
+    fx.unmount(volume, "worker-a", TARGET)
+    fx.retried(fx.node_csi["worker-a"].unstage, volume.volume_id, fx.staging(volume))
     assert_equal(fx.worker_b.py(COUNTER, path=TARGET), 0, "a write of worker-a landed during its clean-up")
     fx.unmount(volume, "worker-b", TARGET)
     fx.detach(volume, "worker-b")
     fx.csi.delete(volume.volume_id)
 
 
-@case("cluster/partitioned-node", fixture="cluster", timeout=240)
+@case("cluster/partitioned-node", fixture="cluster", timeout=300)
 def partitioned(fx):
     """I1: a node cut off the network loses its access as well, and gets none back when it returns."""
     cap = block_cap()
@@ -104,10 +105,10 @@ def partitioned(fx):
     fx.mount(volume, "worker-b", context, TARGET, cap)
     fx.worker_b.run(["dd", "if=/dev/zero", f"of={TARGET}", "bs=4096", "count=1", "oflag=direct"])
     fx.worker_a.heal_network()
-    fx.unmount(volume, "worker-a", TARGET)
-    fx.node_csi["worker-a"].unstage(volume.volume_id, fx.staging(volume))
-    assert writer.wait(60) is not None, "the cut writer is still running"
+    assert writer.wait(150) is not None, "the cut writer is still running"
     assert_equal(fx.worker_b.py(COUNTER, path=TARGET), 0, "a write of the returned node landed")
+    fx.unmount(volume, "worker-a", TARGET)
+    fx.retried(fx.node_csi["worker-a"].unstage, volume.volume_id, fx.staging(volume))
     fx.unmount(volume, "worker-b", TARGET)
     fx.detach(volume, "worker-b")
     fx.csi.delete(volume.volume_id)
@@ -220,7 +221,8 @@ def export_lost(fx):
     (nqn,) = fx.subsystems()
     kernel.unexport(fx.storage, nqn)
     fx.unmount(volume, "worker-a", TARGET)
-    fx.node_csi["worker-a"].unstage(volume.volume_id, fx.staging(volume))
+    # Refused while the session may still come back with unwritten data; done once ctrlLossTmo has passed.
+    fx.retried(fx.node_csi["worker-a"].unstage, volume.volume_id, fx.staging(volume), timeout=150)
     assert_equal(fx.mounts("worker-a"), [])
     fx.csi.unpublish(volume.volume_id, fx.node_ids["worker-a"])
     fx.csi.delete(volume.volume_id)
