@@ -131,8 +131,10 @@ Result<AgentConfig> parse_config(std::string_view file, std::string_view text, A
 Result<AgentConfig> load_config(const std::string& path, AgentConfig config) {
   std::ifstream in(path);
   std::ostringstream text;
-  if (!in || !(text << in.rdbuf()))
-    return fail(Reason::invalid_argument, "configuration file " + path + " cannot be read or is empty");
+  // An empty file is for the parser to refuse; inserting nothing would count as a failure here.
+  const bool empty = in && in.peek() == std::ifstream::traits_type::eof() && !in.bad();
+  if (!empty && (!in || !(text << in.rdbuf())))
+    return fail(Reason::invalid_argument, "configuration file " + path + " cannot be read");
   return parse_config(path, text.str(), std::move(config));
 }
 

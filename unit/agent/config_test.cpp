@@ -68,3 +68,12 @@ TEST_CASE("config: a missing file is named") {
   REQUIRE_FALSE(config.has_value());
   CHECK(config.error().message.find("/nonexistent/agent.yaml") != std::string::npos);
 }
+
+TEST_CASE("config: an empty file is told from one that cannot be read") {
+  const auto empty = load_config("/dev/null");
+  REQUIRE_FALSE(empty.has_value());
+  CHECK(empty.error().message.find("/dev/null:1: the file is empty") != std::string::npos);
+  const auto folder = load_config("/");
+  REQUIRE_FALSE(folder.has_value());
+  CHECK(folder.error().message.find("configuration file / cannot be read") != std::string::npos);
+}
