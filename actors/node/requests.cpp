@@ -239,6 +239,12 @@ Result<void> check_id_and_path(std::string_view volume_id, std::string_view what
   return check_path(what, path, rules);
 }
 
+Result<void> check_volume_path(std::string_view volume_id, std::string_view path, const RequestRules& rules) {
+  if (!volume_id.empty() && !path.empty() && path.front() != '/')
+    return fail(Reason::not_found, "volume path " + shown(path) + " is relative: no volume has a path there");
+  return check_id_and_path(volume_id, "volume path", path, rules);
+}
+
 Result<StageRequest> parse_stage(const csi::NodeStageVolumeRequest& request, const RequestRules& rules) {
   StageRequest stage;
   stage.volume_id = request.volume_id();

@@ -106,4 +106,7 @@ Result<PublishRequest> parse_publish(const csi::NodePublishVolumeRequest& reques
 Result<void> check_id_and_path(std::string_view volume_id, std::string_view what, std::string_view path,
                                const RequestRules& rules);
 
+/// The same for a path where a volume is looked for: a relative one is NOT_FOUND, as csi-sanity asks.
+Result<void> check_volume_path(std::string_view volume_id, std::string_view path, const RequestRules& rules);
+
 }  // namespace pillar::node

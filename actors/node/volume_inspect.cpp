@@ -66,7 +66,7 @@ Result<void> check_range(const csi::CapacityRange& range) {
 
 VolumeOps::Answer<csi::NodeGetVolumeStatsResponse> VolumeOps::stats(
     Context context, Request<csi::NodeGetVolumeStatsRequest> wire) {
-  auto good = check_id_and_path(wire->volume_id(), "volume path", wire->volume_path(), settings_.rules);
+  auto good = check_volume_path(wire->volume_id(), wire->volume_path(), settings_.rules);
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();
   const std::string asked = wire->volume_path();
@@ -148,7 +148,7 @@ VolumeOps::Answer<csi::NodeGetVolumeHealthResponse> VolumeOps::health(
 
 VolumeOps::Answer<csi::NodeExpandVolumeResponse> VolumeOps::expand(
     Context context, Request<csi::NodeExpandVolumeRequest> wire) {
-  auto good = check_id_and_path(wire->volume_id(), "volume path", wire->volume_path(), settings_.rules);
+  auto good = check_volume_path(wire->volume_id(), wire->volume_path(), settings_.rules);
   if (good) good = check_range(wire->capacity_range());
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();

@@ -133,6 +133,14 @@ TEST_CASE("paths: absolute, clean, short, outside system directories, below the 
   CHECK_FALSE(check_path("path", "/tmp/x", kubelet));
 }
 
+TEST_CASE("volume paths: a relative one is where no volume is, everything else is bad input") {
+  CHECK(check_volume_path("v", "some/path", rules()).error().code == Code::not_found);
+  for (const char* bad : {"", "/", "/a/../etc", "/etc/passwd"})
+    CHECK(check_volume_path("v", bad, rules()).error().code == Code::invalid_argument);
+  CHECK(check_volume_path("", "some/path", rules()).error().code == Code::invalid_argument);
+  CHECK(check_volume_path("v", "/var/lib/kubelet/x", rules()));
+}
+
 TEST_CASE("K07: ids and capabilities that are missing or malformed") {
   auto request = Volume().stage();
   request.set_volume_id("");
