@@ -57,7 +57,9 @@ def settings(fx):
     refused(fx, agent_argv(fx, config="/run/none.yaml"), "/run/none.yaml")
     for argv in (agent_argv(fx), node_argv(fx), controller_argv(fx)):
         refused(fx, [*argv, "--no-such-flag"], "--no-such-flag")
-        refused(fx, [*argv, "--listen", "nonsense"], "nonsense")
+        refused(fx, [*argv, "--listen", "nonsense"], "--listen")
+        listen = argv.index("--listen") + 1
+        refused(fx, [*argv[:listen], "nonsense", *argv[listen + 1:]], "nonsense")
         refused(fx, [*argv, "--chaos", "step=x:y,action=exit"], "chaos")
     refused(fx, controller_argv(fx, store="oracle://x"), "oracle")
 
