@@ -88,7 +88,7 @@ Result<ChaosPoint> parse_point(std::string_view spec) {
 
 auto disabled() {
   return fail(Reason::unsupported, Code::failed_precondition,
-              "fault injection is not enabled; start the program with --chaos to allow it");
+              "fault injection is not enabled; start the program with --enable-chaos to allow it");
 }
 
 /// "agent/volume" of "agent/volume/vg/name": the part that is the same for all actors of a kind.

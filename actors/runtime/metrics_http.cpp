@@ -185,7 +185,8 @@ Response probe(const std::function<Result<void>()>& check) {
 }
 
 Response answer_chaos(Chaos& chaos, const Request& request) {
-  if (!chaos.enabled()) return {403, "fault injection is not enabled; start the program with --chaos\n"};
+  if (!chaos.enabled())
+    return {403, "fault injection is not enabled; start the program with --enable-chaos\n"};
   if (request.method != "POST") return {405, "use POST\n"};
   auto answer = chaos.handle_json(request.body);
   if (!answer) return {400, answer.error().message + "\n"};
