@@ -227,7 +227,12 @@ Result<FabricsSession> Fabrics::connect(const FabricsTarget& target, Deadline de
   if (*session && *code == EALREADY) return reuse(std::move(**session), target.tunables);
   const auto stale = stale_controllers(target.nqn, target.host);
   if (!stale) return tl::unexpected(stale.error());
-  if (*code != 0) return tl::unexpected(fabrics_connect_error(*code, target, *stale));
+  if (*code != 0) {
+    // Without the transport's module the kernel answers EINVAL, as for a wrong option.
+    const bool no_transport = *code == EINVAL && stale->empty() &&
+                              ::access((topology_.roots().sys + "/module/nvme_tcp").c_str(), F_OK) != 0;
+    return tl::unexpected(fabrics_connect_error(no_transport ? EPROTONOSUPPORT : *code, target, *stale));
+  }
   return fail(Reason::connect_failed, "session to " + target.nqn + " at " + endpoint(target) +
                                           " ended right after it was made; try again");
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -145,6 +146,19 @@ TEST_CASE("a refused connect says why and what to do") {
     CHECK(error.message.find(k_a) != std::string::npos);
     CHECK(error.message.find("10.0.0.5:4420") != std::string::npos);
   }
+}
+
+TEST_CASE("C09: EINVAL without the transport's module names the module to load") {
+  Kernel kernel;
+  kernel.code = EINVAL;
+  const auto missing = kernel.fabrics().connect(target(), Deadline::after(5s));
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().reason == Reason::module_missing);
+  CHECK(missing.error().message.find("nvme_tcp") != std::string::npos);
+  std::filesystem::create_directories(kernel.fake.roots().sys + "/module/nvme_tcp");
+  const auto rejected = kernel.fabrics().connect(target(), Deadline::after(5s));
+  REQUIRE_FALSE(rejected);
+  CHECK(rejected.error().reason == Reason::connect_failed);
 }
 
 TEST_CASE("connect makes a session once and finds it afterwards") {
