@@ -1,13 +1,16 @@
-"""Programs on a machine that is not as it should be: wrong settings stop them at the start."""
+"""Programs on a machine that is not as it should be: wrong settings stop them at the start, everything else is answered per
+call and heals without a restart."""
 
+import grpc
 import yaml
 
 from pillarvm import protos
-from pillarvm.csi import assert_equal, channel
+from pillarvm.csi import MIB, assert_code, assert_equal, channel
 from pillarvm.driver import CONTROLLER_SOCKET, NODE_SOCKET, STATE
 from pillarvm.registry import case
-from pillarvm.timing import scaled
+from pillarvm.timing import scaled, until
 
+Code = grpc.StatusCode
 CONFIG = "/run/bad.yaml"
 GOOD = yaml.safe_dump({"backends": [{"lvm": {"volumeGroup": "vg0"}}]})
 
@@ -98,3 +101,89 @@ def agent_health(fx, address):
     messages, services = protos.load("agent")
     answer = services.AgentStub(channel(address)).HealthCheck(messages.HealthCheckRequest(), timeout=scaled(20), wait_for_ready=True)
     return {one.name: (one.ok, one.message) for one in answer.subsystems}
+
+
+@case("bad/missing-pool", fixture="driver", timeout=90)
+def missing_pool(fx):
+    """A volume group that is not there is reported and refused by name, and served as soon as it appears."""
+    vm = fx.vm
+    messages, services = protos.load("agent")
+    vm.write_file(CONFIG, yaml.safe_dump({"backends": [{"lvm": {"volumeGroup": "vg0"}}, {"lvm": {"volumeGroup": "ghost"}}]}))
+    argv = agent_argv(fx)
+    argv[argv.index("--listen") + 1] = f"tcp://{vm.ip}:9599"
+    second = vm.spawn(argv, log="second-agent")
+    agent = services.AgentStub(channel(f"{vm.ip}:9599"))
+
+    def pool():
+        request = messages.GetCapacityRequest(backend_type="lvm-lv", pool="ghost")
+        try:
+            return agent.GetCapacity(request, timeout=scaled(20), wait_for_ready=True).pool
+        except grpc.RpcError as error:
+            return messages.Pool(error=error.details())
+    assert "ghost" in pool().error, f"no error names the pool: {pool()}"
+    ok, message = agent_health(fx, f"{vm.ip}:9599")["lvm"]
+    assert not ok and "ghost" in message, message
+    vm.sh("vgcreate -qy ghost /dev/vdb")
+    until(lambda: not pool().error and pool().total_bytes > 0, scaled(30), "the pool is served once it is there")
+    assert_equal(second.kill(15), 0, "status of the stopped agent")
+    vm.sh("vgremove -qfy ghost; pvremove -qy /dev/vdb")
+
+
+def wait_agent(fx, ready):
+    """Waits until the controller has seen the agent in that state."""
+    fx.pillarctl("wait", "pa", "storage-1", f"--for=condition=Ready={ready}", f"--timeout={int(scaled(60))}s", timeout=70)
+
+
+@case("bad/missing-tools", fixture="driver", timeout=120)
+def missing_tools(fx):
+    """C09: LVM tools, configfs and the initiator's module missing: a clear refusal each, no crash, no restart needed after."""
+    vm, address = fx.vm, f"{fx.vm.ip}:9500"
+    agent_pid, node_pid = fx.agent.process.pid, fx.nodes["vm"].process.pid
+    vm.sh("mv /usr/sbin/lvm /usr/sbin/lvm.away")
+    try:
+        assert_code(Code.FAILED_PRECONDITION, fx.create, "no-lvm", 4 * MIB, match="lv", reason="TOOL_MISSING")
+        until(lambda: not agent_health(fx, address)["lvm"][0], scaled(30), "the agent's health names lvm")
+        wait_agent(fx, "False")
+    finally:
+        vm.sh("mv /usr/sbin/lvm.away /usr/sbin/lvm")
+    fx.wait_class_ready()
+    volume = fx.retried(fx.create, "tools", 16 * MIB)
+
+    vm.sh("umount /sys/kernel/config")
+    try:
+        until(lambda: not agent_health(fx, address)["configfs"][0], scaled(30), "the agent's health names configfs")
+        assert "mount" in agent_health(fx, address)["configfs"][1], "the remedy is to mount it"
+        assert_code(Code.FAILED_PRECONDITION, fx.csi.publish, volume, fx.node_ids["vm"], match="configfs")
+        wait_agent(fx, "False")
+    finally:
+        vm.sh("mount -t configfs none /sys/kernel/config")
+    wait_agent(fx, "True")
+    context = fx.retried(fx.csi.publish, volume, fx.node_ids["vm"])
+
+    vm.sh("mkdir -p /etc/modprobe.d; echo 'install nvme_tcp /bin/false' > /etc/modprobe.d/none.conf; rmmod nvme_tcp")
+    try:
+        assert_code(Code.FAILED_PRECONDITION, fx.stage, volume, "vm", context, reason="MODULE_MISSING", match="nvme.tcp")
+    finally:
+        vm.sh("rm /etc/modprobe.d/none.conf")
+    fx.retried(fx.stage, volume, "vm", context)
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+    assert_equal((fx.agent.process.pid, fx.nodes["vm"].process.pid, fx.agent.alive(), fx.nodes["vm"].alive()),
+                 (agent_pid, node_pid, True, True), "the processes")
+
+
+@case("bad/no-storage-node", fixture="driver", timeout=90)
+def no_storage_node(fx):
+    """Without the agent every call that needs it is UNAVAILABLE and names it, what does not goes on, and it heals."""
+    volume = fx.create("orphan", 16 * MIB)
+    fx.agent.kill()
+    for call in (lambda: fx.create("new", 4 * MIB), lambda: fx.csi.expand(volume.volume_id, 32 * MIB),
+                 lambda: fx.csi.publish(volume, fx.node_ids["vm"])):
+        assert_code(Code.UNAVAILABLE, call, match="storage-1")
+    assert_equal(fx.create("orphan", 16 * MIB), volume, "repeat of a finished create")
+    assert_equal(fx.csi.get(volume.volume_id).volume.volume_id, volume.volume_id)
+    fx.bring_back(fx.agent)
+    # The publication may have been recorded before the agent was found dead; then it counts until it is taken back.
+    fx.retried(fx.csi.unpublish, volume.volume_id, fx.node_ids["vm"])
+    fx.retried(fx.csi.delete, volume.volume_id)
+    fx.csi.delete(fx.retried(fx.create, "new", 4 * MIB).volume_id)

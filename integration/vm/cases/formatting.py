@@ -1,6 +1,7 @@
 """mkfs and mount of a volume: what is on the device decides, and in doubt nothing is written."""
 
 import contextlib
+import re
 import struct
 import subprocess
 import tempfile
@@ -23,6 +24,19 @@ FORMATTED = {"pillar-csi.bhyoo.com/formatted": "true"}
 def head_hash(fx, volume, mib=32):
     """Checksum of the start of the LV as it is on the medium."""
     return fx.storage_vm.sh(f"dd if={fx.lv(volume)} bs=1M count={mib} iflag=direct 2>/dev/null | sha256sum")
+
+
+def filesystem_uuid(fx, volume):
+    """UUID of the filesystem on the LV as it is on the medium; empty when there is none."""
+    head = f"dd if={fx.lv(volume)} of=/run/head bs=1M count=2 iflag=direct 2>/dev/null; blkid -p -s UUID -o value /run/head"
+    return fx.storage_vm.sh(head, check=False)
+
+
+def damage(fx, volume, *requests):
+    """debugfs requests on the LV, past what an earlier one left in the page cache."""
+    for request in requests:
+        fx.storage_vm.sh(f"blockdev --flushbufs {fx.lv(volume)}; debugfs -w -R '{request}' {fx.lv(volume)}; "
+                         f"blockdev --flushbufs {fx.lv(volume)}")
 
 
 @contextlib.contextmanager
@@ -234,3 +248,99 @@ def one_mkfs(fx):
         assert_equal(fx.vm.read_text("/run/mkfs.log"), "started", "runs of mkfs")
     fx.detach(volume, "vm")
     fx.csi.delete(volume.volume_id)
+
+
+@case("format/killed", fixture="driver", timeout=180)
+def killed(fx):
+    """G09: the node program dies before and after mkfs; the volume gets one filesystem and keeps what was written."""
+    node = fx.nodes["vm"]
+    for step in ("formatting_written", "formatted"):
+        volume = fx.create(f"killed-{step.replace('_', '-')}", SIZE)
+        context = fx.csi.publish(volume, fx.node_ids["vm"])
+        node.inject(f"node/*:{step}", "exit")
+        assert_code(Code.UNAVAILABLE, fx.stage, volume, "vm", context)
+        until(lambda: not node.alive(), scaled(10), "the node program has ended")
+        made = filesystem_uuid(fx, volume)
+        assert_equal(bool(made), step == "formatted", f"a filesystem exists after {step}")
+        fx.bring_back(node)
+        fx.retried(fx.stage, volume, "vm", context)
+        found = filesystem_uuid(fx, volume)
+        assert made in ("", found), "mkfs ran a second time over a finished filesystem"
+        fx.mount(volume, "vm", context, TARGET)
+        fx.vm.sh(f"echo precious > {TARGET}/f")
+        fx.unmount(volume, "vm", TARGET)
+        fx.detach(volume, "vm")
+        check_and_delete(fx, volume)
+
+
+@case("format/check-before-mount", fixture="driver", timeout=150)
+def fsck(fx):
+    """G10, G11: ext4 with its error flag set is repaired and mounted; one that preen cannot repair is refused, untouched."""
+    volume = used_once(fx, "fsck")
+    damage(fx, volume, "ssv state 2")
+    context = fx.attach(volume, "vm")
+    fx.mount(volume, "vm", context, TARGET)
+    assert_equal(fx.vm.sh(f"cat {TARGET}/f"), "precious")
+    fx.unmount(volume, "vm", TARGET)
+    fx.detach(volume, "vm")
+
+    damage(fx, volume, "clri <2>", "ssv state 2")
+    context = fx.csi.publish(volume, fx.node_ids["vm"])
+    assert_code(Code.INTERNAL, fx.stage, volume, "vm", context, reason="FILESYSTEM_CORRUPT")
+    # e2fsck notes in the superblock that it was here.
+    content = f"dd if={fx.lv(volume)} bs=4096 skip=1 iflag=direct 2>/dev/null | sha256sum"
+    before = fx.vm.sh(content)
+    for _ in range(2):
+        assert_code(Code.INTERNAL, fx.stage, volume, "vm", context, reason="FILESYSTEM_CORRUPT")
+    assert_equal(fx.vm.sh(content), before, "content after repeats")
+    assert_untouched(fx)
+    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    fx.csi.delete(volume.volume_id)
+
+
+@case("format/smaller-than-filesystem", fixture="driver", timeout=90)
+def smaller(fx):
+    """D18: a device smaller than the filesystem on it is refused; grown back, the data is there."""
+    volume = used_once(fx, "d18")
+    fx.storage_vm.sh(f"lvreduce -qfy -L 16M {fx.lv(volume)}")
+    context = fx.csi.publish(volume, fx.node_ids["vm"])
+    context["pillar-csi.bhyoo.com/capacity-bytes"] = str(16 * MIB)
+    assert_code(Code.INTERNAL, fx.stage, volume, "vm", context, reason="DEVICE_MISMATCH", match="grow")
+    assert_untouched(fx)
+    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    fx.storage_vm.sh(f"lvextend -qfy -L 32M {fx.lv(volume)}")
+    check_and_delete(fx, volume)
+
+
+@case("format/xfs-twins", fixture="driver", timeout=180)
+def xfs_twins(fx):
+    """G06, G10: an xfs volume and its byte copy mount on one node; one with a broken log is refused, the log not zeroed."""
+    cap, second = mount_cap("xfs"), TARGET + "-copy"
+    volume = used_once(fx, "twin-1", 300 * MIB, "xfs")
+    copy = fx.create("twin-2", 300 * MIB, caps=[cap])
+    fx.vm.sh(f"dd if={fx.lv(volume)} of={fx.lv(copy)} bs=4M oflag=direct iflag=direct 2>/dev/null")
+    for one, target in ((volume, TARGET), (copy, second)):
+        context = fx.attach(one, "vm", cap)
+        fx.mount(one, "vm", context, target, cap)
+        assert_equal(fx.vm.sh(f"cat {target}/f"), "precious")
+    for one, target in ((volume, TARGET), (copy, second)):
+        fx.unmount(one, "vm", target)
+        fx.detach(one, "vm")
+
+    start = fx.vm.sh(f"xfs_db -r -c 'sb 0' -c 'p logstart' {fx.lv(copy)}").split("=")[1].strip()
+    log = int(re.search(r"\((\d+)\)", fx.vm.sh(f"xfs_db -r -c 'convert fsblock {start} byte' {fx.lv(copy)}")).group(1))
+    spoil = f"yes garbage | dd of={fx.lv(copy)} bs=4096 seek={log // 4096} count=256 iflag=fullblock oflag=direct 2>/dev/null"
+    fx.vm.sh(spoil, check=False)
+    read_log = f"dd if={fx.lv(copy)} bs=4096 skip={log // 4096} count=256 iflag=direct 2>/dev/null | sha256sum"
+    before = fx.vm.sh(read_log)
+    context = fx.csi.publish(copy, fx.node_ids["vm"], cap)
+    try:
+        fx.stage(copy, "vm", context, cap)
+        raise AssertionError("xfs with a broken log was mounted")
+    except grpc.RpcError as error:
+        assert error.code() == Code.INTERNAL, error
+    assert_equal(fx.vm.sh(read_log), before, "the log")
+    assert_untouched(fx)
+    fx.csi.unpublish(copy.volume_id, fx.node_ids["vm"])
+    for one in (volume, copy):
+        fx.csi.delete(one.volume_id)

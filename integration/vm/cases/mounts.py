@@ -1,9 +1,11 @@
 """Staging and target paths on a real mount table: nothing is stacked, nothing foreign is taken, nothing is left."""
 
+import threading
+
 import grpc
 
 from pillarvm import kernel
-from pillarvm.csi import MIB, assert_code, assert_equal
+from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
 from pillarvm.registry import case
 
 Code = grpc.StatusCode
@@ -104,5 +106,84 @@ def two_staging_paths(fx):
     node.unstage(volume.volume_id, second)
     vm.sh(f"echo more > {TARGET}/g; sync -f {TARGET}")
     fx.unmount(volume, "vm", TARGET)
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+
+
+@case("mounts/statistics", fixture="driver", timeout=90)
+def statistics(fx):
+    """I06: bytes and inodes of a filesystem; NOT_FOUND for a missing path and for one that is not this volume's."""
+    node = fx.node_csi["vm"]
+    with fx.published("stats", "vm", TARGET, size=SIZE) as (volume, _):
+        for path in (TARGET, fx.staging(volume)):
+            usage = {one.unit: one for one in node.stats(volume.volume_id, path, fx.staging(volume)).usage}
+            assert_equal(sorted(usage), [1, 2], "units")
+            assert 20 * MIB < usage[1].total < SIZE and 0 < usage[1].available <= usage[1].total - usage[1].used, usage[1]
+            assert usage[2].total > 0 and usage[2].used + usage[2].available == usage[2].total, usage[2]
+        for path in (PODS + "/none", "/var/lib/kubelet"):
+            assert_code(Code.NOT_FOUND, node.stats, volume.volume_id, path)
+
+
+@case("mounts/lost-record", fixture="driver", timeout=120)
+def lost_record(fx):
+    """D03: unstage works without a record and with a damaged one; a filesystem that turned read-only is not called staged."""
+    vm, node = fx.vm, fx.node_csi["vm"]
+    volume = fx.create("d03", SIZE)
+    staging = fx.staging(volume)
+    for spoil in ("rm -f", "truncate -s 10"):
+        fx.attach(volume, "vm")
+        vm.sh(f"{spoil} /var/lib/pillar-csi/node/*.json")
+        fx.crash(fx.nodes["vm"])
+        node.unstage(volume.volume_id, staging)
+        assert_equal((fx.sessions("vm"), fx.mounts("vm"), fx.records("vm")), ([], [], []), f"left after {spoil}")
+        fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    vm.sh("find /var/lib/pillar-csi/node -name '*corrupt*' -delete")
+
+    context = fx.attach(volume, "vm")
+    vm.sh(f"mount -o remount,ro {staging}")
+    fx.stage(volume, "vm", context)
+    vm.sh(f"touch {staging}/writable")
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+
+
+@case("mounts/parallel-stage", fixture="driver", timeout=90)
+def parallel_stage(fx):
+    """D14: the same stage in parallel: one does the work, the others are told to wait or find it done."""
+    volume = fx.create("parallel", SIZE)
+    context = fx.csi.publish(volume, fx.node_ids["vm"])
+    fx.vm.sh(f"mkdir -p {fx.staging(volume)}")
+    codes = []
+
+    def stage():
+        try:
+            fx.node_csi["vm"].stage(volume, context, fx.staging(volume))
+            codes.append(None)
+        except grpc.RpcError as error:
+            codes.append(error.code())
+    threads = [threading.Thread(target=stage) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert None in codes and set(codes) <= {None, Code.ABORTED}, codes
+    assert_equal(len(layers(fx, fx.staging(volume))), 1, "layers")
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+
+
+@case("mounts/guest-volume-group", fixture="driver", timeout=120)
+def guest_volume_group(fx):
+    """F05: a volume group inside a block volume is named while it holds the device, and never gets in the way of a delete."""
+    vm, cap = fx.vm, block_cap()
+    inner = 'devices { filter = [ "a|^/dev/nvme|", "r|.*|" ] global_filter = [ "a|.*|" ] }'
+    volume = fx.create("f05", SIZE, caps=[cap])
+    context = fx.attach(volume, "vm", cap)
+    fx.mount(volume, "vm", context, TARGET, cap)
+    device = fx.device(volume, "vm")
+    vm.sh(f"vgcreate -qy --config '{inner}' inner {device}; lvcreate -qy -Wn -Zn --config '{inner}' -n data -L 8M inner")
+    fx.unmount(volume, "vm", TARGET)
+    assert_code(Code.FAILED_PRECONDITION, fx.node_csi["vm"].unstage, volume.volume_id, fx.staging(volume), match="dm-")
+    vm.sh(f"vgchange -qan --config '{inner}' inner")
     fx.detach(volume, "vm")
     fx.csi.delete(volume.volume_id)
