@@ -176,10 +176,23 @@ Result<void> check_other_targets(const StageRecord& record, const PublishRequest
   return {};
 }
 
+/// The kinds of the layers at a publication's target. Of a recorded one also the layers without a device were
+/// ours: the stage after the loss has replaced the device's number in the record.
+std::vector<LayerKind> target_layers(const KernelView& view, std::string_view target,
+                                     const StageRecord& record) {
+  auto kinds = layers_of(view, target, record);
+  if (record.find_publication(target) == nullptr) return kinds;
+  const auto layers = view.mounts.layers_at(target);
+  for (std::size_t index = 0; index < layers.size(); ++index)
+    if (kinds[index] == LayerKind::foreign && view.gone.contains(number_of(view, layers[index])))
+      kinds[index] = LayerKind::ours_dead;
+  return kinds;
+}
+
 Result<PublishStep> check_target(const StageRecord& record, const PublishRequest& request,
                                  const KernelView& view) {
   const auto layers = view.mounts.layers_at(request.target);
-  const auto kinds = layers_of(view, request.target, record);
+  const auto kinds = target_layers(view, request.target, record);
   const auto* known = record.find_publication(request.target);
   const bool wanted_ro = effective_readonly(record, request);
   if (kinds.empty()) return PublishStep::bind;

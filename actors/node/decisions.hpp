@@ -25,7 +25,7 @@ struct KernelView {
   std::vector<hostio::NvmeSubsystem> subsystems;
   /// Targets of binds of device nodes (raw block publications) and what the nodes stand for.
   std::map<std::string, hostio::DeviceNumber> bound_nodes;
-  /// Devices in mountinfo that the kernel no longer has: dead mounts.
+  /// Devices in mountinfo or behind bound nodes that the kernel no longer has: dead mounts.
   std::set<hostio::DeviceNumber> gone;
 };
 

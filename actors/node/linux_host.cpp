@@ -60,6 +60,8 @@ void find_gone_devices(const hostio::HostRoots& roots, KernelView& view) {
   for (const auto& each : view.mounts.entries())
     if (each.device.major != 0 && !hostio::block_device_exists(roots, each.device))
       view.gone.insert(each.device);
+  for (const auto& [target, number] : view.bound_nodes)
+    if (!hostio::block_device_exists(roots, number)) view.gone.insert(number);
 }
 
 Result<void> same_node(const hostio::NvmeNamespace& device) {

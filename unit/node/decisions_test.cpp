@@ -298,11 +298,33 @@ TEST_CASE("H01, H05, H06: what is at the target decides") {
     CHECK(plan(false).error().code == Code::already_exists);
     CHECK(plan(false).error().reason == Reason::target_occupied);
   }
+  SUBCASE("D12: what lost its device is ours if the target is recorded, and bound again") {
+    scene.mount(target, 7);
+    scene.machine.gone.insert({259, 7});
+    CHECK(plan(false).error().reason == Reason::target_occupied);
+    scene.record.put_publication({target, false, AccessMode::single_node_writer, true});
+    CHECK(plan(false).value() == PublishStep::rebind);
+    CHECK(plan(true).error().code == Code::already_exists);
+    scene.machine.gone.clear();
+    CHECK(plan(false).error().reason == Reason::target_occupied);
+  }
   SUBCASE("stacked: one layer again") {
     scene.mount(target);
     scene.mount(target);
     CHECK(plan(false).value() == PublishStep::rebind);
   }
+}
+
+TEST_CASE("D12: a node whose device is gone is bound again at a recorded target") {
+  Scene scene;
+  scene.request = request_of(vol.stage(true));
+  scene.record.usage = scene.request.usage;
+  scene.machine.mounts.push_back(FakeMount{Volume::target("a"), "udev", "/nvme7n1", "devtmpfs", {0, 5}});
+  scene.machine.bound[Volume::target("a")] = {259, 7};
+  scene.machine.gone.insert({259, 7});
+  scene.record.put_publication({Volume::target("a"), false, AccessMode::single_node_writer, true});
+  CHECK(plan_publish(scene.record, publish_of(vol.publish("a", true)), scene.machine.view()).value() ==
+        PublishStep::rebind);
 }
 
 TEST_CASE("P07: a publication with a mount option the stage does not have is refused") {

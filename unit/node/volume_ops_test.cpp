@@ -360,6 +360,16 @@ TEST_CASE("D03, D12: a dead filesystem is not accepted on restage but mounted ag
     CHECK(node.machine->exports.at(vol.nqn).mkfs_runs == 1);
     CHECK(node.code(vol.unstage()) == Code::ok);
   }
+  SUBCASE("D12: a target that was bound when the device went away is bound again") {
+    REQUIRE(node.code(vol.publish("a")) == Code::ok);
+    node.machine->lose_device(vol.nqn);
+    REQUIRE(node.code(vol.stage()) == Code::ok);
+    REQUIRE(node.code(vol.publish("a")) == Code::ok);
+    CHECK(node.machine->layers(Volume::target("a")) == 1);
+    CHECK_FALSE(node.machine->gone.contains(node.machine->mounts.back().device));
+    CHECK(node.code(vol.unpublish("a")) == Code::ok);
+    CHECK(node.code(vol.unstage()) == Code::ok);
+  }
   SUBCASE("but not under running pods") {
     REQUIRE(node.code(vol.publish("a")) == Code::ok);
     node.machine->dead_filesystems.insert(vol.nqn);
