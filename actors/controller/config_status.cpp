@@ -68,7 +68,7 @@ void judge_agent(Judge& judge, const crd::PillarStore& store, const crd::PillarA
   if (agent == nullptr)
     judge.set("AgentReady", false, "AgentNotFound", name + " does not exist");
   else if (!crd::condition_true(agent->status.conditions, "Ready"))
-    judge.set("AgentReady", false, "AgentNotReady",
+    judge.set("AgentReady", false, k_agent_not_ready,
               name + " is not ready (" + readiness(agent->status.conditions) + ")");
   else
     judge.set("AgentReady", true, "AgentReady");

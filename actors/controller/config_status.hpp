@@ -3,10 +3,16 @@
 // catalogue (docs/interfaces.md section 1). The reconciler writes only where the outcome differs from what is
 // stored.
 
+#include <string_view>
+
 #include "actors/controller/catalog.hpp"
 #include "actors/controller/protection.hpp"
 
 namespace pillar::controller {
+
+/// Reason of a store's conditions while its agent exists and is not Ready, whatever the agent's own reason
+/// is.
+inline constexpr std::string_view k_agent_not_ready = "AgentNotReady";
 
 // Status that an object should have. Fields and conditions that others own stay as they are.
 crd::StoreStatus wanted_status(const crd::PillarStore& store, const CatalogView& view,

@@ -46,8 +46,10 @@ struct CreatePlan {
   crd::VolumeSpec spec;
   std::map<std::string, std::string> origin;  ///< annotations that name store, protocol and class
   CreateWishes wishes;
-  std::optional<Error>
-      blocked;  ///< why nothing new can be made now; a finished volume is answered all the same
+  /// Why nothing new can be made now; a finished volume is answered, and one that was begun goes on.
+  std::optional<Error> blocked;
+  /// What blocks is the state of the agent, which may only be out of reach.
+  bool waits_for_agent = false;
 };
 
 /// Whether the record `state` is what `plan` asks for: ALREADY_EXISTS naming what differs. A record that is

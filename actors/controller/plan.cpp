@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "actors/controller/config_status.hpp"
 #include "actors/controller/records.hpp"
 #include "actors/controller/topology.hpp"
 #include "crd/filesystem_options.hpp"
@@ -158,6 +159,8 @@ Task<Result<CreatePlan>> plan_create(Ports ports, std::shared_ptr<const csi::Cre
   plan.origin[std::string(k_origin_protocol)] = sources->protocol.metadata.name;
   if (!sources->storage_class.empty()) plan.origin[std::string(k_origin_class)] = sources->storage_class;
   plan.blocked = not_ready(sources->store);
+  if (const auto* ready = crd::find_condition(sources->store.status.conditions, "Ready"))
+    plan.waits_for_agent = plan.blocked && ready->reason == k_agent_not_ready;
   plan.wishes = std::move(*wishes);
   co_return plan;
 }

@@ -611,8 +611,11 @@ Task<Result<csi::CreateVolumeResponse>> create_volume(
     if (auto same = check_compatible(*known, *plan); !same) co_return tl::unexpected(same.error());
     if (known->status.phase == VolumePhase::ready) co_return create_response(*known);
   }
-  if (plan->blocked) co_return tl::unexpected(*plan->blocked);
+  const bool begun = known && !known->status.deleting;
   auto lease = ports.agents->lease(plan->spec.agent_ref);
+  // A final refusal would make the caller forget what was begun; an agent out of reach is a passing
+  // condition.
+  if (plan->blocked && !begun && (lease || !plan->waits_for_agent)) co_return tl::unexpected(*plan->blocked);
   if (!lease) co_return tl::unexpected(lease.error());
   auto claiming = claim_record(context, ports, *plan, *lease);
   auto state = co_await std::move(claiming);

@@ -139,6 +139,28 @@ TEST_CASE("a store that is not ready stops new volumes and not the answer for fi
   CHECK(refused.error().message.find("PillarStore/fast") != std::string::npos);
 }
 
+TEST_CASE(
+    "K01: an agent out of reach makes a create UNAVAILABLE, and what was begun goes on when it is back") {
+  World world;
+  world.configure();
+  world.agent->refuse["Export"] = fail(Reason::agent_unavailable, "the agent died").value();
+  CHECK(create(world, create_request("v")).error().code == Code::unavailable);
+  world.agent->refuse.clear();
+  auto store = world.run(get_typed<crd::PillarStore>(world.ports(), "fast")).value();
+  crd::Condition ready;
+  ready.type = "Ready";
+  ready.status = crd::ConditionStatus::no;
+  ready.reason = "AgentNotReady";
+  crd::set_condition(store.status.conditions, ready);
+  REQUIRE(world.run(update_object_status(world.ports(), crd::to_object(store))).has_value());
+  world.agents->down = "connection refused";
+  CHECK(create(world, create_request("v")).error().code == Code::unavailable);
+  CHECK(create(world, create_request("w")).error().code == Code::unavailable);
+  world.agents->down.clear();
+  CHECK(create(world, create_request("v")).has_value());
+  CHECK(create(world, create_request("w")).error().reason == Reason::store_not_ready);
+}
+
 TEST_CASE("J01, K01: a request that cannot be met for good is undone and can be made again smaller") {
   World world;
   world.configure();
