@@ -1,8 +1,6 @@
 // pillar-agent: the storage node's side. Owns every change to LVM and to the NVMe target of its host.
 
-#include "actors/agent/agent.hpp"
-#include "csi/services.hpp"
-#include "tools/program.hpp"
+#include "tools/agent_service.hpp"
 
 namespace {
 
@@ -13,24 +11,6 @@ struct Flags {
   agent::AgentConfig settings;
 };
 
-class AgentService final : public tools::Service {
- public:
-  AgentService(std::unique_ptr<agent::AgentApp> app, const runtime::Services& services)
-      : app_(std::move(app)), service_(*app_, tools::call_metrics(services.metrics, "agent")) {}
-
-  std::vector<grpc::Service*> grpc_services() override { return {&service_}; }
-  Result<void> ready() override {
-    if (app_->gated())
-      return fail(Reason::restore_pending, "exports wait for the controller's first complete list");
-    return {};
-  }
-  bool stop(Clock::duration limit) override { return app_->shutdown(limit); }
-
- private:
-  std::unique_ptr<agent::AgentApp> app_;
-  csi_front::AgentService<agent::AgentApp> service_;
-};
-
 Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
   auto config = agent::load_config(flags.config, flags.settings);
   if (!config) return tl::unexpected(config.error());
@@ -39,7 +19,7 @@ Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime:
   parts.host = agent::make_real_host(*config, services);
   auto app = agent::AgentApp::start(std::move(*config), std::move(parts));
   if (!app) return tl::unexpected(app.error());
-  return std::make_unique<AgentService>(std::move(*app), services);
+  return std::make_unique<tools::AgentService>(std::move(*app), services);
 }
 
 }  // namespace

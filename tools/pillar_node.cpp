@@ -4,9 +4,7 @@
 
 #include <array>
 
-#include "actors/node/node.hpp"
-#include "csi/services.hpp"
-#include "tools/program.hpp"
+#include "tools/node_service.hpp"
 
 namespace {
 
@@ -15,23 +13,6 @@ using namespace pillar;
 struct Flags {
   node::NodeConfig config;
   hostio::HostIdentityPaths identity;
-};
-
-class NodeService final : public tools::Service {
- public:
-  NodeService(std::unique_ptr<node::NodeApp> app, const runtime::Services& services)
-      : app_(std::move(app)),
-        identity_(*app_, tools::call_metrics(services.metrics, "csi")),
-        node_(*app_, tools::call_metrics(services.metrics, "csi")) {}
-
-  std::vector<grpc::Service*> grpc_services() override { return {&identity_, &node_}; }
-  Result<void> ready() override { return {}; }
-  bool stop(Clock::duration limit) override { return app_->shutdown(limit); }
-
- private:
-  std::unique_ptr<node::NodeApp> app_;
-  csi_front::IdentityService<node::NodeApp> identity_;
-  csi_front::NodeService<node::NodeApp> node_;
 };
 
 std::string host_name() {
@@ -48,7 +29,7 @@ Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime:
   parts.services = services;
   auto app = node::NodeApp::start(std::move(config), std::move(parts));
   if (!app) return tl::unexpected(app.error());
-  return std::make_unique<NodeService>(std::move(*app), services);
+  return std::make_unique<tools::NodeService>(std::move(*app), services);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// pillar-bench: drives full volume life cycles against running programs over their CSI sockets and prints
-// latencies.
+// pillar-bench: drives full volume life cycles against running programs over their CSI sockets and prints, as
+// JSON, how fast they went.
 //   pillar-bench --controller unix:/C.sock --node unix:/N.sock --class fast --in-flight 8 --cycles 200
 
 #include <grpcpp/grpcpp.h>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "messages/csi.grpc.pb.h"
 
@@ -41,15 +42,17 @@ class Times {
     const std::lock_guard lock(mutex_);
     times_[method].push_back(seconds.count() * 1e3);
   }
-  void print() {
+  /// p50 and p99 in milliseconds by method.
+  nlohmann::json summary() {
+    auto out = nlohmann::json::object();
     for (auto& [method, values] : times_) {
       std::sort(values.begin(), values.end());
       const auto at = [&values](double share) {
         return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
       };
-      std::printf("%-26s p50 %8.2f ms   p99 %8.2f ms   n %zu\n", method.c_str(), at(0.5), at(0.99),
-                  values.size());
+      out[method] = {{"p50_ms", at(0.5)}, {"p99_ms", at(0.99)}, {"calls", values.size()}};
     }
+    return out;
   }
 
  private:
@@ -245,9 +248,11 @@ int drive(const Options& options) {
     failed = 1;
   }
   const Seconds wall = SteadyClock::now() - begin;
-  std::printf("%u in flight: %.1f cycles/s, %.1f calls/s\n", options.in_flight, options.cycles / wall.count(),
-              8 * options.cycles / wall.count());
-  times.print();
+  const nlohmann::json report{{"in_flight", options.in_flight},
+                              {"cycles", options.cycles},
+                              {"seconds", wall.count()},
+                              {"methods", times.summary()}};
+  std::printf("%s\n", report.dump().c_str());
   return failed;
 }
 
