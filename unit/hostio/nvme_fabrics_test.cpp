@@ -57,7 +57,7 @@ struct Kernel {
 
 }  // namespace
 
-TEST_CASE("the option line carries identity and tunables explicitly") {
+TEST_CASE("R05: the option line carries identity and tunables explicitly") {
   auto wanted = target();
   CHECK(fabrics_option_string(wanted).value() == "transport=tcp,traddr=10.0.0.5,trsvcid=4420,nqn=" + k_a +
                                                      ",hostnqn=" + k_fake_host.nqn +

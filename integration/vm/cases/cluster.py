@@ -93,7 +93,7 @@ def forced_move(fx):
 
 @case("cluster/partitioned-node", fixture="cluster", timeout=300)
 def partitioned(fx):
-    """I1: a node cut off the network loses its access as well, and gets none back when it returns."""
+    """I1, A09: a node cut off the network loses its access as well, and gets none back when it returns."""
     cap = block_cap()
     volume = fx.create("partition", 64 * MIB, caps=[cap])
     context = fx.attach(volume, "worker-a", cap)
@@ -189,7 +189,7 @@ def storage_reboot(fx):
 
 @case("cluster/worker-reboot", fixture="cluster", timeout=300)
 def worker_reboot(fx):
-    """D06: a worker loses power with a volume mounted; it comes back clean and the volume moves on with its data."""
+    """D06, B01: a worker loses power with a volume mounted; it comes back clean, as the same host, and the volume moves on."""
     volume = fx.create("wreboot", 64 * MIB)
     context = fx.attach(volume, "worker-a")
     fx.mount(volume, "worker-a", context, TARGET)

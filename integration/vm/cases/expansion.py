@@ -72,7 +72,7 @@ def block_paths(fx):
 
 @case("expansion/no-space", fixture="driver", timeout=90)
 def no_space(fx):
-    """J11, L06: what the pool cannot hold is refused for the right reason, and a smaller wish goes through."""
+    """J11, J13, L06: what the pool cannot hold is refused for the right reason, and a smaller wish goes through."""
     free = fx.csi.capacity({"pillar-csi.bhyoo.com/storage-class": "fast"}).available_capacity
     other = fx.create("hog", free - 64 * MIB)
     volume = fx.create("l06", 32 * MIB)

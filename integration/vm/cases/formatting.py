@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 
+from pillarvm import kernel
 from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
@@ -275,7 +276,7 @@ def killed(fx):
 
 @case("format/check-before-mount", fixture="driver", timeout=150)
 def fsck(fx):
-    """G10, G11: ext4 with its error flag set is repaired and mounted; one that preen cannot repair is refused, untouched."""
+    """G10, G11, M03: ext4 with its error flag set is repaired and mounted; one preen cannot repair stays refused, untouched."""
     volume = used_once(fx, "fsck")
     damage(fx, volume, "ssv state 2")
     context = fx.attach(volume, "vm")
@@ -289,10 +290,11 @@ def fsck(fx):
     assert_code(Code.INTERNAL, fx.stage, volume, "vm", context, reason="FILESYSTEM_CORRUPT")
     # e2fsck notes in the superblock that it was here.
     content = f"dd if={fx.lv(volume)} bs=4096 skip=1 iflag=direct 2>/dev/null | sha256sum"
-    before = fx.vm.sh(content)
+    before, export = fx.vm.sh(content), kernel.exports(fx.storage_vm)[fx.nqn(volume)]
     for _ in range(2):
         assert_code(Code.INTERNAL, fx.stage, volume, "vm", context, reason="FILESYSTEM_CORRUPT")
     assert_equal(fx.vm.sh(content), before, "content after repeats")
+    assert_equal(kernel.exports(fx.storage_vm)[fx.nqn(volume)], export, "the export after repeats")
     assert_untouched(fx)
     fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
     fx.csi.delete(volume.volume_id)

@@ -102,7 +102,7 @@ def cancelled_create(fx):
 
 @case("idempotency/killed-create", fixture="driver", timeout=90)
 def killed_create(fx):
-    """K06: the controller dies in the middle of a create; after its restart the same call goes through at once."""
+    """K06, I05: a repeat does not wait for a create under way; its controller dies, after the restart it goes through at once."""
     fx.controller.inject("controller/*:backend_created", "pause")
     assert_code(Code.DEADLINE_EXCEEDED, fx.create, "k06", 4 * MIB, deadline=2)
     assert_code(Code.ABORTED, fx.create, "k06", 4 * MIB, deadline=5, reason="OPERATION_PENDING")
