@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -99,6 +100,15 @@ std::optional<Error> malformed(const AgentVolumeId& volume, const std::optional<
                          "the request carries no fencing token (volume uid '" + token.volume_uid +
                              "', generation " + std::to_string(token.generation) +
                              "); every change needs the record's uid and a generation of 1 or more");
+  const bool plain = token.volume_uid.size() <= k_max_uid &&
+                     std::all_of(token.volume_uid.begin(), token.volume_uid.end(), [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+                     });
+  if (!plain)
+    return refusal_error(Reason::invalid_argument, volume, mark,
+                         "the token's volume uid of " + std::to_string(token.volume_uid.size()) +
+                             " bytes is none: at most " + std::to_string(k_max_uid) +
+                             " letters, digits, '-', '_' and '.' are");
   const bool same_life = mark && mark->uid == token.volume_uid;
   const std::uint64_t base = same_life ? mark->generation : 0;
   if (jump(base, token.generation) > k_max_generation_jump)

@@ -24,6 +24,10 @@ inline constexpr int k_mark_schema = 1;
 /// A generation further than this from the mark cannot be the next step of an honest controller.
 inline constexpr std::uint64_t k_max_generation_jump = std::uint64_t{1} << 32U;
 
+/// Longest volume uid; what is longer or has other characters than letters, digits, '-', '_', '.' is no uid
+/// and must not come into a durable file.
+inline constexpr std::size_t k_max_uid = 128;
+
 /// FencingToken of a request: one life of one volume id, and the controller's position in it.
 struct Token {
   std::string volume_uid;

@@ -201,14 +201,46 @@ Task<Result<void>> carry_out_closing(HostPtr host, std::string nqn, nvmet::Expor
   co_return co_await host->configure(nqn, reopen);
 }
 
-/// Keeps a record in step with the mark after an operation that changed neither spec nor initiators.
-Task<Result<void>> refresh_record(HostPtr host, AgentVolumeId volume, Token token) {
+/// Who keeps access, as a new record has to say it. A record counts only when it is as new as the mark was:
+/// an older one may name hosts whose access was taken since (its rewriting failed or was cut short), and
+/// then configfs says who is in.
+std::vector<RecordedInitiator> present_initiators(const std::optional<ExportRecord>& record,
+                                                  const Admitted& admitted,
+                                                  const std::set<std::string>& live_hosts) {
+  const bool same_life = record && record->token.volume_uid == admitted.mark.uid;
+  const bool current = same_life && admitted.before &&
+                       admitted.before->volume_uid == record->token.volume_uid &&
+                       admitted.before->generation == record->token.generation;
+  if (current) return record->initiators;
+  std::vector<RecordedInitiator> initiators;
+  for (const std::string& host_nqn : live_hosts) {
+    RecordedInitiator entry{host_nqn, false};
+    if (same_life)
+      for (const RecordedInitiator& known : record->initiators)
+        if (known.host_nqn == host_nqn) entry = known;
+    initiators.push_back(std::move(entry));
+  }
+  return initiators;
+}
+
+std::set<std::string> hosts_of(const std::optional<nvmet::LiveSubsystem>& live) {
+  return live ? live->host_nqns() : std::set<std::string>{};
+}
+
+/// Keeps a record in step with the mark after an operation that changed neither spec nor initiators. Without
+/// a look at configfs (`live` none) a record that was outdated before stays so.
+Task<Result<void>> refresh_record(HostPtr host, AgentVolumeId volume, Admitted admitted,
+                                  std::optional<nvmet::LiveSubsystem> live) {
   auto record = co_await host->read_record(volume);
   if (!record) co_return tl::unexpected(record.error());
-  if (!*record || (*record)->token.volume_uid != token.volume_uid) co_return Result<void>{};
-  if ((*record)->token.generation == token.generation) co_return Result<void>{};
+  const Mark& mark = admitted.mark;
+  if (!*record || (*record)->token.volume_uid != mark.uid) co_return Result<void>{};
+  if ((*record)->token.generation == mark.generation) co_return Result<void>{};
+  const bool current = admitted.before && admitted.before->generation == (*record)->token.generation;
+  if (!current && !live) co_return Result<void>{};
   StateStore::RecordChange change{volume, **record};
-  change.record->token = token;
+  change.record->token = {mark.uid, mark.generation};
+  change.record->initiators = present_initiators(*record, admitted, hosts_of(live));
   co_return co_await host->write_record(change);
 }
 
@@ -249,17 +281,19 @@ Task<Result<v1::ExpandVolumeResponse>> expand_volume(HostPtr host, Shared<v1::Ex
   const hostio::SizeRange range{request->required_bytes(), request->limit_bytes()};
   auto grown = co_await host->extend(*volume, token.volume_uid, range);
   if (!grown) co_return tl::unexpected(grown.error());
+  std::optional<nvmet::LiveSubsystem> seen;
   if (!nqn.empty()) {
     // Also when the size was right already: an earlier call may have ended between both steps (row L09).
     auto live = co_await host->read_export(nqn);
     if (!live) co_return tl::unexpected(live.error());
+    seen = *live;
     nvmet::Plan plan = *live ? nvmet::plan_revalidate(**live) : nvmet::Plan{};
     if (!plan.empty()) {
       auto told = co_await host->configure(nqn, plan);
       if (!told) co_return tl::unexpected(told.error());
     }
   }
-  auto kept = co_await refresh_record(host, *volume, token);
+  auto kept = co_await refresh_record(host, *volume, *admitted, std::move(seen));
   if (!kept) co_return tl::unexpected(kept.error());
   v1::ExpandVolumeResponse response;
   response.set_capacity_bytes(grown->size_bytes);
@@ -286,8 +320,7 @@ Task<Result<v1::ExportVolumeResponse>> export_volume(HostPtr host, Shared<v1::Ex
   if (!done) co_return tl::unexpected(done.error());
   auto record = co_await host->read_record(*volume);
   if (!record) co_return tl::unexpected(record.error());
-  std::vector<RecordedInitiator> initiators;
-  if (*record && (*record)->token.volume_uid == token.volume_uid) initiators = (*record)->initiators;
+  std::vector<RecordedInitiator> initiators = present_initiators(*record, *admitted, hosts_of(*live));
   const StateStore::RecordChange change{*volume, record_of(*volume, token, *wish, std::move(initiators))};
   auto kept = co_await host->write_record(change);
   if (!kept) co_return tl::unexpected(kept.error());
@@ -312,10 +345,8 @@ Result<void> check_allow(const Host& host, const AgentVolumeId& volume, const v1
   return {};
 }
 
-std::vector<RecordedInitiator> with_initiator(const std::optional<ExportRecord>& record, const Token& token,
+std::vector<RecordedInitiator> with_initiator(std::vector<RecordedInitiator> initiators,
                                               const v1::Initiator& initiator) {
-  std::vector<RecordedInitiator> initiators;
-  if (record && record->token.volume_uid == token.volume_uid) initiators = record->initiators;
   std::erase_if(initiators, [&](const auto& entry) { return entry.host_nqn == initiator.host_nqn(); });
   initiators.push_back({initiator.host_nqn(), initiator.readonly()});
   return initiators;
@@ -348,8 +379,9 @@ Task<Result<v1::AllowInitiatorResponse>> allow_initiator(HostPtr host,
   if (!done) co_return tl::unexpected(done.error());
   auto record = co_await host->read_record(*volume);
   if (!record) co_return tl::unexpected(record.error());
-  const StateStore::RecordChange change{
-      *volume, record_of(*volume, token, *wish, with_initiator(*record, token, request->initiator()))};
+  std::vector<RecordedInitiator> initiators = present_initiators(*record, *admitted, hosts_of(*live));
+  initiators = with_initiator(std::move(initiators), request->initiator());
+  const StateStore::RecordChange change{*volume, record_of(*volume, token, *wish, std::move(initiators))};
   auto kept = co_await host->write_record(change);
   if (!kept) co_return tl::unexpected(kept.error());
   co_return v1::AllowInitiatorResponse{};
@@ -438,15 +470,17 @@ Task<Result<std::set<std::string>>> verify_ended(HostPtr host, std::string nqn, 
   co_return rest;
 }
 
-/// Drops `host_nqn` (empty: everyone) from the record. A record older than a durable mark is not used by any
-/// restore, so failing to rewrite such a one does not make the answer wrong.
+/// Drops `host_nqn` (empty: everyone) from the record; `rest` are the hosts that are still let in. A record
+/// older than a durable mark is used by no restore and carried into no later record, so failing to rewrite
+/// such a one does not make the answer wrong.
 Task<Result<void>> forget_initiator(HostPtr host, AgentVolumeId volume, Admitted admitted,
-                                    std::string host_nqn) {
+                                    std::string host_nqn, std::set<std::string> rest) {
   auto record = co_await host->read_record(volume);
   if (!record) co_return tl::unexpected(record.error());
   if (!*record) co_return Result<void>{};
   StateStore::RecordChange change{volume, **record};
   change.record->token = {admitted.mark.uid, admitted.mark.generation};
+  change.record->initiators = present_initiators(*record, admitted, rest);
   if ((*record)->token.volume_uid != admitted.mark.uid) change.record.reset();
   if (change.record)
     std::erase_if(change.record->initiators,
@@ -503,6 +537,7 @@ Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host,
   if (admitted->verdict == Verdict::already_done) co_return response;
   auto live = co_await host->read_export(*nqn);
   if (!live) co_return tl::unexpected(live.error());
+  std::set<std::string> remaining;
   if (*live) {
     auto record = co_await host->read_record(*volume);
     if (!record) co_return tl::unexpected(record.error());
@@ -513,8 +548,9 @@ Task<Result<v1::DenyInitiatorResponse>> deny_initiator(HostPtr host,
     auto rest = co_await verify_ended(host, *nqn, std::move(gone));
     if (!rest) co_return tl::unexpected(rest.error());
     for (const std::string& host_nqn : *rest) response.add_remaining_host_nqns(host_nqn);
+    remaining = std::move(*rest);
   }
-  auto kept = co_await forget_initiator(host, *volume, *admitted, who);
+  auto kept = co_await forget_initiator(host, *volume, *admitted, who, std::move(remaining));
   if (!kept) co_return tl::unexpected(kept.error());
   if (admitted->undurable) co_return tl::unexpected(*admitted->undurable);
   co_return response;
@@ -533,7 +569,8 @@ Task<Result<v1::UnexportVolumeResponse>> unexport_volume(HostPtr host,
   if (admitted->verdict == Verdict::already_done) co_return v1::UnexportVolumeResponse{};
   auto removed = co_await remove_export(host, *nqn);
   if (!removed) co_return tl::unexpected(removed.error());
-  auto kept = co_await forget_initiator(host, *volume, *admitted, "");
+  std::set<std::string> nobody;
+  auto kept = co_await forget_initiator(host, *volume, *admitted, "", std::move(nobody));
   if (!kept) co_return tl::unexpected(kept.error());
   const StateStore::RecordChange drop{*volume, std::nullopt};
   if (!admitted->undurable) {
@@ -628,7 +665,8 @@ Task<Result<ReconcileOutcome>> reconcile_unexported(HostPtr host, AgentVolumeId 
   if (admitted->verdict == Verdict::already_done || nqn->empty()) co_return outcome;
   auto closed = co_await close_all_access(host, *nqn);
   if (!closed) co_return closed;
-  auto kept = co_await forget_initiator(host, volume, *admitted, "");
+  std::set<std::string> nobody;
+  auto kept = co_await forget_initiator(host, volume, *admitted, "", std::move(nobody));
   if (!kept) co_return tl::unexpected(kept.error());
   if (admitted->undurable) co_return tl::unexpected(*admitted->undurable);
   co_return closed;

@@ -295,3 +295,19 @@ TEST_CASE("model: random tokens, duplicates, reorderings and crashes agree with 
   MESSAGE("fresh seeds from " << fresh);
   for (unsigned i = 0; i < 100; ++i) run_seed(fresh + i);
 }
+TEST_CASE("a token whose uid is no uid is refused before it can come into a mark") {
+  const AgentVolumeId volume{"vg0", "pvc-1"};
+  for (const std::string& uid :
+       {std::string(129, 'a'), std::string("a b"), std::string("../x"), std::string("u\xff")}) {
+    CAPTURE(uid.size());
+    for (const OpClass op : {OpClass::grant, OpClass::revoke, OpClass::destroy}) {
+      const Admission refused = admit(volume, std::nullopt, true, {uid, 1}, op);
+      CHECK(refused.verdict == Verdict::refused);
+      CHECK(refused.refusal.reason == Reason::invalid_argument);
+      CHECK_FALSE(refused.next);
+    }
+    CHECK_FALSE(seed(std::nullopt, {volume, {uid, 1}, false}).has_value());
+  }
+  CHECK(admit(volume, std::nullopt, true, {std::string(128, 'a'), 1}, OpClass::grant).verdict ==
+        Verdict::run);
+}

@@ -178,6 +178,66 @@ TEST_CASE("deny: a repeat that finds the access gone does not disturb the reader
   CHECK(world.configfs.can_write(k_host_b, k_nqn));
 }
 
+TEST_CASE("I1: a host whose deny could not be put on record does not come back with a later record") {
+  const auto hosts = [](const World& world) {
+    std::set<std::string> names;
+    for (const auto& entry : world.records.at(k_volume).initiators) names.insert(entry.host_nqn);
+    return names;
+  };
+  World undisturbed;
+  publish(undisturbed);
+  auto counting = std::make_shared<FakeHost>(undisturbed);
+  require_ok(*run(deny_initiator(counting, deny_request(4, k_host_a))));
+  World world;
+  publish(world);
+  auto host = std::make_shared<FakeHost>(world);
+  host->fail_at = counting->calls() - 1;  // the record comes last
+  require_ok(*run(deny_initiator(host, deny_request(4, k_host_a))));
+  REQUIRE(world.configfs.access_ended(k_host_a, k_nqn));
+  REQUIRE(world.records.at(k_volume).token.generation == 3);
+  SUBCASE("allow") {
+    require_ok(run_on(world, allow_initiator, allow_request(5, k_host_b)));
+    CHECK(hosts(world) == std::set<std::string>{k_host_b});
+  }
+  SUBCASE("expand, then allow") {
+    auto expand = request_of<v1::ExpandVolumeRequest>(5);
+    expand->set_required_bytes(2U << 30U);
+    SUBCASE("with a look at the export") { expand->set_nqn(k_nqn); }
+    SUBCASE("without") {}
+    require_ok(run_on(world, expand_volume, expand));
+    const bool usable = world.records.at(k_volume).token.generation == 5;
+    CHECK((!usable || hosts(world).empty()));
+    require_ok(run_on(world, allow_initiator, allow_request(6, k_host_b)));
+    CHECK(hosts(world) == std::set<std::string>{k_host_b});
+  }
+  SUBCASE("export") {
+    require_ok(run_on(world, export_volume, export_request(5)));
+    CHECK(hosts(world).empty());
+  }
+  SUBCASE("deny of another one") {
+    require_ok(run_on(world, deny_initiator, deny_request(5, k_host_b)));
+    CHECK(hosts(world).empty());
+  }
+}
+
+TEST_CASE("a record that a cut short operation left behind is made anew from who is let in") {
+  World world;
+  publish(world, true);
+  auto host = std::make_shared<FakeHost>(world);
+  host->fail_at = 1;  // the mark of generation 5 is durable, its expansion fails
+  auto expand = request_of<v1::ExpandVolumeRequest>(5);
+  expand->set_required_bytes(2U << 30U);
+  expand->set_nqn(k_nqn);
+  CHECK(reason_of(*run(expand_volume(host, expand))) == Reason::injected_fault);
+  expand->mutable_token()->set_generation(6);
+  require_ok(run_on(world, expand_volume, expand));
+  const ExportRecord& record = world.records.at(k_volume);
+  CHECK(record.token.generation == 6);
+  REQUIRE(record.initiators.size() == 2);
+  CHECK(record.initiators[0].host_nqn == k_host_a);
+  CHECK(record.initiators[1].host_nqn == k_host_b);
+}
+
 TEST_CASE("M01: an empty host name ends every access") {
   World world;
   publish(world, true);
