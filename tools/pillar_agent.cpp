@@ -43,6 +43,6 @@ int main(int argc, char** argv) {
     cli.add_option("--dev-root", flags.settings.dev_root, "where devices are")->capture_default_str();
     cli.add_option("--proc-root", flags.settings.proc_root, "where procfs is mounted")->capture_default_str();
   };
-  program.start = [&flags](const runtime::Services& services) { return start(flags, services); };
+  program.start = [&flags](const tools::Start& with) { return start(flags, with.services); };
   return tools::run_program(argc, argv, program);
 }

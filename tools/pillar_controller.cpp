@@ -88,6 +88,6 @@ int main(int argc, char** argv) {
     cli.add_flag("--legacy-volume-condition,!--no-legacy-volume-condition", flags.legacy_volume_condition,
                  "also answer the volume condition of CSI 1.12");
   };
-  program.start = [&flags](const runtime::Services& services) { return start(flags, services); };
+  program.start = [&flags](const tools::Start& with) { return start(flags, with.services); };
   return tools::run_program(argc, argv, program);
 }

@@ -13,6 +13,7 @@ using namespace pillar;
 struct Flags {
   node::NodeConfig config;
   hostio::HostIdentityPaths identity;
+  std::string registration_dir;
 };
 
 std::string host_name() {
@@ -20,16 +21,22 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
+Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const tools::Start& with) {
+  std::unique_ptr<tools::KubeletRegistration> registration;
+  if (!flags.registration_dir.empty()) {
+    auto made = tools::KubeletRegistration::make(flags.registration_dir, with.listen, with.services);
+    if (!made) return tl::unexpected(made.error());
+    registration = std::move(*made);
+  }
   node::NodeConfig config = flags.config;
   auto identity = hostio::load_or_create_host_identity(flags.identity);
   if (!identity) return tl::unexpected(identity.error());
   config.identity = std::move(*identity);
   node::NodeParts parts;
-  parts.services = services;
+  parts.services = with.services;
   auto app = node::NodeApp::start(std::move(config), std::move(parts));
   if (!app) return tl::unexpected(app.error());
-  return std::make_unique<tools::NodeService>(std::move(*app), services);
+  return std::make_unique<tools::NodeService>(std::move(*app), with.services, std::move(registration));
 }
 
 }  // namespace
@@ -63,7 +70,9 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     cli.add_option("--host-id-file", flags.identity.id_file, "file of this host's id, made when missing")
         ->capture_default_str();
+    cli.add_option("--kubelet-registration-dir", flags.registration_dir,
+                   "the kubelet's plugins_registry folder, to register there; default: do not register");
   };
-  program.start = [&flags](const runtime::Services& services) { return start(flags, services); };
+  program.start = [&flags](const tools::Start& with) { return start(flags, with); };
   return tools::run_program(argc, argv, program);
 }

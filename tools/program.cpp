@@ -83,8 +83,9 @@ Result<void> run(const Program& program, const Flags& flags) {
       ->gauge("pillar_csi_build_info", "Version of this program, always 1", {{"version", PILLAR_CSI_VERSION}})
       .set(1);
 
-  auto service = program.start(services);
+  auto service = program.start(Start{services, *endpoints});
   if (!service) return tl::unexpected(service.error());
+  for (auto& further : (*service)->further_endpoints()) endpoints->push_back(std::move(further));
   const auto stop_actors = [&] {
     if (!(*service)->stop(k_actor_limit))
       runtime::log(spdlog::level::warn,

@@ -22,11 +22,19 @@ class Service {
   virtual ~Service() = default;
   /// The gRPC services, owned by this object.
   virtual std::vector<grpc::Service*> grpc_services() = 0;
+  /// Where to listen beside --listen.
+  virtual std::vector<csi_front::Endpoint> further_endpoints() { return {}; }
   /// For /readyz; must not block.
   virtual Result<void> ready() = 0;
   /// Ends all actors; calls they hold are answered UNAVAILABLE. Called after the server refuses new calls.
   /// False when something was still there after `limit`.
   virtual bool stop(Clock::duration limit) = 0;
+};
+
+/// What a program is started with.
+struct Start {
+  runtime::Services services;
+  std::vector<csi_front::Endpoint> listen;  ///< of --listen
 };
 
 /// How one program differs from the others.
@@ -39,7 +47,7 @@ struct Program {
   /// Adds the program's own flags.
   std::function<void(CLI::App&)> add_flags;
   /// Starts it; an error ends the program with status 1 and its message.
-  std::function<Result<std::unique_ptr<Service>>(const runtime::Services&)> start;
+  std::function<Result<std::unique_ptr<Service>>(const Start&)> start;
 };
 
 /// Runs `program` until SIGTERM or SIGINT. Exit status: 0 orderly end, 1 cannot start, 2 wrong flags. Helper

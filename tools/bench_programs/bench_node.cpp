@@ -323,6 +323,6 @@ int main(int argc, char** argv) {
   program.add_flags = [&config](CLI::App& cli) {
     cli.add_option("--state-dir", config.state_dir, "folder of stage records")->required();
   };
-  program.start = [&config](const runtime::Services& services) { return start(config, services); };
+  program.start = [&config](const tools::Start& with) { return start(config, with.services); };
   return tools::run_program(argc, argv, program);
 }
