@@ -163,6 +163,14 @@ class Driver(Machines):
         self.pillarctl("wait", "psc", name, "--for=condition=Ready", f"--timeout={int(scaled(timeout))}s",
                        timeout=timeout + 10)
 
+    def add_class(self, name, loss):
+        """A class like the usual one, but its sessions are given up `loss` seconds after the storage node went away."""
+        protocol = {"nvmeofTcp": {"port": 4420, "ctrlLossTmo": loss, "reconnectDelay": 1}}
+        self.apply([resource("PillarProtocol", name, {"protocol": protocol}),
+                    resource("PillarStorageClass", name, {"storeRef": "lvm", "protocolRef": name})])
+        self.wait_class_ready(name)
+        return name
+
     def bring_back(self, program):
         """Starts the program if it is dead, and waits until it serves."""
         if not program.alive():
@@ -308,7 +316,7 @@ class Driver(Machines):
 @fixture("driver")
 class DriverOne(Driver):
     """All three programs on one machine, fx.vm; its one worker is "vm"."""
-    specs = (Spec("vm", disks=(6144, 1024), memory=1280, cpus=2),)
+    specs = (Spec("vm", disks=(6144, 1024), memory=1280),)
     storage_name, worker_names = "vm", ("vm",)
 
 

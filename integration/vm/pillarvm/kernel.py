@@ -146,7 +146,7 @@ def wait_listening(vm, port):
             return vm.py(probe, port=port)
         except OSError:
             return False
-    until(accepted, scaled(30), f"{vm.name}: something listens at port {port}", step=0.2)
+    until(accepted, scaled(30), f"{vm.name}: something listens at port {port}")
 
 
 def connect(vm, nqn, address, port="4420", host_nqn=HOST_NQN, host_id=HOST_ID, options="keep_alive_tmo=15"):

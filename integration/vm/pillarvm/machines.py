@@ -84,7 +84,7 @@ class Machines:
 @fixture("one")
 class One(Machines):
     """One machine, fx.vm, storage and worker at once; blank disks /dev/vda (4 GiB) and /dev/vdb (1 GiB, scratch)."""
-    specs = (Spec("vm", disks=(4096, 1024), memory=1024, cpus=2),)
+    specs = (Spec("vm", disks=(4096, 1024), memory=1024),)
 
 
 @fixture("three")

@@ -19,12 +19,17 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
-def enter():
-    """Moves this process (call it before any thread is started) into a new network namespace with the bridges."""
+def check():
+    """Raises PrepareError when enter() cannot work here."""
     if os.geteuid() != 0:
         raise PrepareError("VM tests need root: they create a network namespace with tap devices")
     if not os.path.exists("/dev/net/tun"):
         raise PrepareError("/dev/net/tun is missing: VM tests need tap devices (modprobe tun)")
+
+
+def enter():
+    """Moves this process (call it before any thread is started) into a new network namespace with the bridges."""
+    check()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET) != 0:
         raise PrepareError(f"no new network namespace: {os.strerror(ctypes.get_errno())}")

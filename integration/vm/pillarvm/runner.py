@@ -6,13 +6,17 @@ import itertools
 import json
 import os
 import shutil
+import re
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 
 from . import net, prepare, registry, timing
+from .vm import start_bound
 
 REPO = Path(__file__).resolve().parents[3]
 KEPT_RUNS = 10
@@ -166,22 +170,99 @@ def run_folder(build):
     return folder
 
 
-def run(cases, build, report):
+def run(cases, image, folder, build, report):
+    """The cases one after the other, in this process."""
+    net.enter()
+    signal.signal(signal.SIGALRM, on_alarm)
+    for fixture, members in itertools.groupby(cases, key=lambda case: case.fixture):
+        Group(fixture, list(members), image, folder, build, report).run()
+
+
+# Several groups of machines at once: this runner starts others for parts of the cases.
+
+def batches(cases, jobs):
+    """The cases in parts for `jobs` runners, those that may take longest first. A fixture with many cases gives several
+    parts, cut between modules, since each costs a boot."""
+    limit = sum(case.timeout for case in cases) / (2 * jobs)
+    parts = []
+    for (fixture, _), members in itertools.groupby(cases, key=lambda case: (case.fixture, case.function.__module__)):
+        members = list(members)
+        fits = parts and parts[-1][0].fixture == fixture and sum(case.timeout for case in parts[-1] + members) <= limit
+        parts[-1].extend(members) if fits else parts.append(members)
+    return sorted(parts, key=lambda part: -sum(case.timeout for case in part))
+
+
+class Parallel:
+    """Runs parts of the cases in `jobs` runners at a time and reports their lines."""
+
+    def __init__(self, parts, folder, build, report):
+        self.waiting, self.folder, self.build, self.report = list(enumerate(parts, start=1)), folder, build, report
+        self.lock, self.processes = threading.Lock(), []
+
+    def run(self, jobs):
+        threads = [threading.Thread(target=self.work, daemon=True) for _ in range(jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            with self.lock:
+                self.waiting.clear()
+                for process in self.processes:
+                    process.terminate()  # a runner takes its machines with it
+
+    def work(self):
+        while True:
+            with self.lock:
+                if not self.waiting:
+                    return
+                number, part = self.waiting.pop(0)
+                process = self.start(number, part)
+                self.processes.append(process)
+            self.collect(process, part)
+
+    def start(self, number, part):
+        folder = self.folder / f"part-{number}"
+        folder.mkdir()
+        words = [word for case in part for word in ("--only", re.sub(r"([*?\[])", r"[\1]", case.name))]
+        return start_bound([sys.executable, "-m", "pillarvm.runner", "--json", "--build-dir", self.build, "--logs", folder,
+                            *words], stdout=subprocess.PIPE, text=True)
+
+    def collect(self, process, part):
+        missing = [case.name for case in part]
+        for line in process.stdout:
+            row = json.loads(line)
+            missing.remove(row["name"])
+            with self.lock:
+                self.report.add(**row)
+        process.wait()
+        with self.lock:
+            for name in missing:
+                self.report.add(name, "failed", 0, "its runner ended before this case (its message is above)")
+
+
+def run_all(options, cases, report):
+    """Finds out whether machines can run here at all, and runs the cases."""
+    build = options.build_dir.resolve()
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, on_stop)
     try:
         image = prepare.image()
-        net.enter()
+        net.check()
     except prepare.PrepareError as error:
         for case in cases:
             report.add(case.name, "skipped", 0, str(error))
         return
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, on_stop)
-    signal.signal(signal.SIGALRM, on_alarm)
-    folder = run_folder(build)
-    print(f"kernel {image.version}, {'KVM' if image.kvm else 'no KVM (emulated)'}, logs in {folder}",
-          file=sys.stderr, flush=True)
-    for fixture, members in itertools.groupby(cases, key=lambda case: case.fixture):
-        Group(fixture, list(members), image, folder, build, report).run()
+    folder = options.logs or run_folder(build)
+    if not options.logs:
+        print(f"kernel {image.version}, {'KVM' if image.kvm else 'no KVM (emulated)'}, logs in {folder}",
+              file=sys.stderr, flush=True)
+    parts = batches(cases, options.jobs)
+    if options.jobs > 1 and len(parts) > 1:
+        Parallel(parts, folder, build, report).run(options.jobs)
+    else:
+        run(cases, image, folder, build, report)
 
 
 def main():
@@ -190,6 +271,8 @@ def main():
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="run these only; repeatable")
     parser.add_argument("--build-dir", default=os.environ.get("PILLAR_BUILD", REPO / "build"), type=Path)
     parser.add_argument("--json", action="store_true", help="one JSON object per case on standard output")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="as many groups of machines at a time")
+    parser.add_argument("--logs", type=Path, help="folder for the logs instead of a new one in the build folder")
     options = parser.parse_args()
     cases = [case for case in registry.load()
              if not options.only or any(fnmatch.fnmatchcase(case.name, glob) for glob in options.only)]
@@ -197,7 +280,7 @@ def main():
         print("".join(case.name + "\n" for case in cases), end="")
         return 0
     report = Report(options.json)
-    run(cases, options.build_dir.resolve(), report)
+    run_all(options, cases, report)
     return report.close()
 
 
