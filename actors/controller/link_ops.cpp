@@ -1,6 +1,7 @@
 #include "actors/controller/link_ops.hpp"
 
 #include <map>
+#include <utility>
 
 #include "actors/controller/protection.hpp"
 #include "actors/controller/volume_ops.hpp"
@@ -21,6 +22,9 @@ constexpr auto k_sync_call = std::chrono::seconds(120);
 /// How long a synchronisation waits for operations in flight; after that their generations protect them.
 constexpr auto k_drain = std::chrono::seconds(10);
 constexpr auto k_drain_step = std::chrono::milliseconds(20);
+/// A synchronised agent gets a complete list this often: what drifted is put right, and the agent may forget
+/// what the list no longer names (docs/fencing.md section 1, tombstones).
+constexpr auto k_resync = std::chrono::hours(6);
 /// Changes of usage figures alone are written at most this often.
 constexpr auto k_calm_write = std::chrono::seconds(30);
 
@@ -93,6 +97,9 @@ Task<Result<void>> seed(LinkPorts link, std::shared_ptr<LinkMemory> memory, crd:
   request.set_epoch(epoch);
   if (agent.status.fencing) request.set_sequence(static_cast<std::uint64_t>(agent.status.fencing->sequence));
   for (const auto& record : *records) {
+    // Nothing was ever sent under a record without a generation, and the agent refuses a list with such a
+    // mark.
+    if (record.status.publication_generation < 1) continue;
     auto* mark = request.add_marks();
     mark->set_agent_volume_id(record.spec.agent_volume_id);
     mark->set_volume_uid(record.metadata.uid);
@@ -199,8 +206,39 @@ Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory,
   co_return Result<void>();
 }
 
+/// True when `other` is a PillarAgent for the same agent, which the epoch tells (it is made once per state
+/// directory), and was there first.
+bool precedes(const crd::PillarAgent& other, const crd::PillarAgent& agent, const std::string& epoch) {
+  if (other.metadata.uid == agent.metadata.uid) return false;
+  if (!other.status.fencing || other.status.fencing->epoch != epoch) return false;
+  if (!agent.status.fencing || agent.status.fencing->epoch != epoch) return true;
+  const auto age = [](const crd::PillarAgent& each) {
+    return std::pair(each.metadata.creation_timestamp, each.metadata.name);
+  };
+  return age(other) < age(agent);
+}
+
+/// Two PillarAgents for one agent would close each other's exports, each with the complete list of its own
+/// records.
+Task<Result<void>> check_only_one(LinkPorts link, crd::PillarAgent agent, std::string epoch) {
+  auto listing = list_objects(link.ports, crd::Kind::agent);
+  auto objects = co_await std::move(listing);
+  if (!objects) co_return tl::unexpected(objects.error());
+  for (const auto& object : *objects) {
+    const auto other = crd::from_object<crd::PillarAgent>(object);
+    if (!other || !precedes(*other, agent, epoch)) continue;
+    co_return fail(Reason::incompatible, "its agent is already that of PillarAgent/" + other->metadata.name +
+                                             " (same epoch " + epoch +
+                                             "): delete one of both, or give a cloned agent a state "
+                                             "directory of its own");
+  }
+  co_return Result<void>();
+}
+
 Task<Result<void>> synchronise(OperationContext context, LinkPorts link, std::shared_ptr<LinkMemory> memory,
                                crd::PillarAgent agent, pb::HealthCheckResponse health) {
+  auto checking = check_only_one(link, agent, health.epoch());
+  if (auto only = co_await std::move(checking); !only) co_return only;
   auto draining = drain_operations(link, agent.metadata.name);
   co_await std::move(draining);
   auto reading = read_records(link, agent.metadata.name);
@@ -220,8 +258,26 @@ Task<Result<void>> synchronise(OperationContext context, LinkPorts link, std::sh
   auto restoring = reconcile(link, memory, header, records);
   if (auto restored = co_await std::move(restoring); !restored) co_return restored;
   memory->synchronised = true;
+  memory->complete_at = Clock::now();
   memory->epoch = health.epoch();
   co_return Result<void>();
+}
+
+/// A complete list for an agent at work. Operations go on meanwhile: their generations and the sequence from
+/// before the records were read protect them.
+Task<void> resync(LinkPorts link, std::shared_ptr<LinkMemory> memory, std::string agent,
+                  pb::HealthCheckResponse health) {
+  memory->complete_at = Clock::now();
+  auto reading = read_records(link, agent);
+  auto found = co_await std::move(reading);
+  if (!found) co_return;
+  const auto records = std::make_shared<const std::vector<VolumeState>>(std::move(*found));
+  ListHeader header;
+  header.epoch = health.epoch();
+  header.sequence = health.sequence();
+  header.complete = true;
+  auto restoring = reconcile(link, memory, header, records);
+  co_await std::move(restoring);
 }
 
 /// Another try for the exports that could not be restored, without touching anything else.
@@ -339,6 +395,9 @@ Task<RoundOutcome> link_round(OperationContext context, LinkPorts link, std::str
       auto reporting = report_failure(link, memory, *agent, synced.error(), false);
       co_return co_await std::move(reporting);
     }
+  } else if (Clock::now() - memory->complete_at >= k_resync) {
+    auto resyncing = resync(link, memory, agent_name, *health);
+    co_await std::move(resyncing);
   } else if (!memory->not_restored.empty()) {
     auto retrying = retry_exports(link, memory, *health);
     co_await std::move(retrying);

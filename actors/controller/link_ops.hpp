@@ -37,6 +37,7 @@ struct LinkMemory {
   std::string bind_address;
   bool synchronised = false;
   std::string epoch;                   ///< of the last synchronisation
+  Clock::time_point complete_at{};     ///< when the agent was sent its last complete list
   std::set<std::string> not_restored;  ///< volume ids whose export the agent could not bring up
   int late_answers = 0;                ///< rounds in a row in which the agent was too slow
   Clock::time_point status_written{};  ///< last write of the PillarAgent's status

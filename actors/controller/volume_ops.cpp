@@ -55,14 +55,13 @@ Task<Result<VolumeState>> commit(Ports ports, VolumeState state) {
 }
 
 /// The compare-and-swap that precedes a mutating agent call: `check` decides on the record as read and edits
-/// it, the generation rises by one. A conflict is read and decided again, within one life of the record.
-Task<Result<VolumeState>> advance(Ports ports, VolumeId id, Check check) {
-  std::string uid;
+/// it, the generation rises by one. A conflict is read and decided again, within the life `uid` of the record
+/// that the operation began with: another one under the same name is none of its business.
+Task<Result<VolumeState>> advance(Ports ports, VolumeId id, std::string uid, Check check) {
   for (int attempt = 0; attempt < k_attempts; ++attempt) {
     auto reading = load(ports, id);
     auto state = co_await std::move(reading);
     if (!state) co_return state;
-    if (uid.empty()) uid = state->metadata.uid;
     if (uid != state->metadata.uid) co_return lost_race(id.str());
     if (fence_ahead(state->status))
       co_return fail(
@@ -230,7 +229,6 @@ Task<Result<VolumeState>> create_export(OperationContext context, Ports ports, A
   co_return co_await std::move(writing);
 }
 
-Task<Result<void>> remove_record(Ports ports, VolumeState state);
 Task<Result<void>> finish_delete(OperationContext context, Ports ports, AgentLease lease, VolumeState state);
 
 Check begin_delete() {
@@ -238,6 +236,8 @@ Check begin_delete() {
     if (!state.status.published_nodes.empty())
       return fail(Reason::still_published, "volume " + state.spec.volume_id + " is published to " +
                                                node_list(state.status) + "; unpublish it there first");
+    if (state.status.deleting)
+      return fail(Reason::lifecycle_ending, "volume " + state.spec.volume_id + " is being deleted already");
     state.status.deleting = true;
     state.status.phase = VolumePhase::deleting;
     set_condition(state.status, k_ready, ConditionStatus::no, "Deleting");
@@ -245,10 +245,23 @@ Check begin_delete() {
   };
 }
 
+/// The record, marked deleting. A mark that another controller was faster to set keeps its generation: the
+/// agent lets a destroy go on only under the one that it began with.
+Task<Result<VolumeState>> start_delete(Ports ports, VolumeId id, std::string uid) {
+  auto starting = advance(ports, id, uid, begin_delete());
+  auto state = co_await std::move(starting);
+  if (state || state.error().reason != Reason::lifecycle_ending) co_return state;
+  auto reading = load(ports, id);
+  auto begun = co_await std::move(reading);
+  if (begun && (!begun->status.deleting || begun->metadata.uid != uid)) co_return lost_race(id.str());
+  co_return begun;
+}
+
 /// Takes a volume back that the agent has refused for good. When that fails the record stays, deleting, and
 /// the next call goes on from there.
-Task<void> undo_create(OperationContext context, Ports ports, AgentLease lease, VolumeId id) {
-  auto starting = advance(ports, id, begin_delete());
+Task<void> undo_create(OperationContext context, Ports ports, AgentLease lease, VolumeId id,
+                       std::string uid) {
+  auto starting = start_delete(ports, id, std::move(uid));
   auto deleting = co_await std::move(starting);
   if (!deleting) co_return;
   auto finishing = finish_delete(context, ports, lease, std::move(*deleting));
@@ -285,7 +298,7 @@ Task<Result<VolumeState>> claim_record(OperationContext context, Ports ports, Cr
         return lost_race(fresh.spec.volume_id);
       return check_compatible(fresh, plan);
     };
-    auto advancing = advance(ports, plan.id, std::move(check));
+    auto advancing = advance(ports, plan.id, state->metadata.uid, std::move(check));
     co_return co_await std::move(advancing);
   }
   co_return lost_race(plan.id.str());
@@ -302,7 +315,7 @@ Task<Result<VolumeState>> run_create(OperationContext context, Ports ports, Agen
       auto explaining = explain(ports, state, made.error());
       const Error error = co_await std::move(explaining);
       if (is_final_refusal(error)) {
-        auto undoing = undo_create(context, ports, lease, plan.id);
+        auto undoing = undo_create(context, ports, lease, plan.id, state.metadata.uid);
         co_await std::move(undoing);
       } else {
         auto noting = note_failure(ports, state, "Create", error);
@@ -409,11 +422,21 @@ Task<Result<VolumeState>> grow(OperationContext context, Ports ports, AgentLease
   co_return co_await std::move(writing);
 }
 
+Result<void> check_expandable(const VolumeState& state) {
+  if (state.status.deleting)
+    return fail(Reason::lifecycle_ending, "volume " + state.spec.volume_id + " is being deleted");
+  if (state.status.phase != VolumePhase::ready)
+    return fail(Reason::store_not_ready, "volume " + state.spec.volume_id + " is not completely created (" +
+                                             std::string(crd::to_string(state.status.phase)) +
+                                             "); repeat CreateVolume first");
+  return {};
+}
+
 /// Finishes an interrupted expansion at the size the backend has by now.
-Task<Result<void>> finish_pending_resize(OperationContext context, Ports ports, AgentLease lease,
-                                         VolumeId id) {
-  Check check = [](VolumeState&) -> Result<void> { return {}; };
-  auto advancing = advance(ports, id, std::move(check));
+Task<Result<void>> finish_pending_resize(OperationContext context, Ports ports, AgentLease lease, VolumeId id,
+                                         std::string uid) {
+  Check check = [](VolumeState& fresh) { return check_expandable(fresh); };
+  auto advancing = advance(ports, id, std::move(uid), std::move(check));
   auto state = co_await std::move(advancing);
   if (!state) co_return tl::unexpected(state.error());
   if (!state->status.resize_required) co_return Result<void>();
@@ -426,16 +449,6 @@ Task<Result<void>> finish_pending_resize(OperationContext context, Ports ports, 
     co_return tl::unexpected(grown.error());
   co_return fail(Reason::resize_pending, "volume " + id.str() + " has an unfinished expansion: " +
                                              grown.error().message + "; it must end before a publish");
-}
-
-Result<void> check_expandable(const VolumeState& state) {
-  if (state.status.deleting)
-    return fail(Reason::lifecycle_ending, "volume " + state.spec.volume_id + " is being deleted");
-  if (state.status.phase != VolumePhase::ready)
-    return fail(Reason::store_not_ready, "volume " + state.spec.volume_id + " is not completely created (" +
-                                             std::string(crd::to_string(state.status.phase)) +
-                                             "); repeat CreateVolume first");
-  return {};
 }
 
 bool node_must_expand(const VolumeState& state, const csi::ControllerExpandVolumeRequest& request) {
@@ -646,7 +659,7 @@ Task<Result<csi::DeleteVolumeResponse>> delete_volume(
   auto lease = ports.agents->lease(state->spec.agent_ref);
   if (!lease) co_return tl::unexpected(lease.error());
   if (!state->status.deleting) {
-    auto starting = advance(ports, *id, begin_delete());
+    auto starting = start_delete(ports, *id, state->metadata.uid);
     state = co_await std::move(starting);
     if (!state && state.error().reason == Reason::not_found) co_return csi::DeleteVolumeResponse();
     if (!state) co_return tl::unexpected(state.error());
@@ -675,10 +688,11 @@ Task<Result<csi::ControllerPublishVolumeResponse>> publish_volume(
   auto lease = ports.agents->lease(state->spec.agent_ref);
   if (!lease) co_return tl::unexpected(lease.error());
   if (state->status.resize_required) {
-    auto finishing = finish_pending_resize(context, ports, *lease, *id);
+    auto finishing = finish_pending_resize(context, ports, *lease, *id, state->metadata.uid);
     if (auto finished = co_await std::move(finishing); !finished) co_return tl::unexpected(finished.error());
   }
-  auto recording = advance(ports, *id, record_publication(*publish, lease->bind_address()));
+  auto recording =
+      advance(ports, *id, state->metadata.uid, record_publication(*publish, lease->bind_address()));
   state = co_await std::move(recording);
   if (!state) co_return tl::unexpected(state.error());
   if (auto step = co_await context.step("publication_recorded"); !step)
@@ -709,7 +723,7 @@ Task<Result<csi::ControllerUnpublishVolumeResponse>> unpublish_volume(
     if (revoked->empty()) return fail(Reason::not_found, "nothing is published there any more");
     return {};
   };
-  auto marking = advance(ports, *id, std::move(check));
+  auto marking = advance(ports, *id, state->metadata.uid, std::move(check));
   state = co_await std::move(marking);
   if (!state && state.error().reason == Reason::not_found) co_return csi::ControllerUnpublishVolumeResponse();
   if (!state) co_return tl::unexpected(state.error());
@@ -757,7 +771,7 @@ Task<Result<csi::ControllerExpandVolumeResponse>> expand_volume(
     fresh.status.resize_required = true;
     return {};
   };
-  auto recording = advance(ports, *id, std::move(check));
+  auto recording = advance(ports, *id, state->metadata.uid, std::move(check));
   state = co_await std::move(recording);
   if (!state) co_return tl::unexpected(state.error());
   if (auto step = co_await context.step("resize_recorded"); !step) co_return tl::unexpected(step.error());

@@ -78,6 +78,7 @@ void sweep(Prepare prepare, Make make, Verify verify) {
 }
 
 const std::string k_id = "store-1/nvmeof-tcp/lvm-lv/vg0/v";
+constexpr std::int64_t k_gib = std::int64_t{1} << 30;
 
 template <class Request, class Response>
 auto again(const Request& request,
@@ -169,6 +170,118 @@ TEST_CASE("crash sweep: a create after a delete that was cut short finishes both
     CHECK(world.agent->backends["vg0/v"].uid == world.record("v")->metadata.uid);
     if (at >= 2) CHECK(world.record("v")->metadata.uid != uid);
   }
+}
+
+/// Runs `other` on the ports of a second controller.
+template <class Other>
+void as_second_controller(World& world, Other other) {
+  Ports ports = world.ports();
+  auto executor = std::make_shared<runtime::QueueExecutor>();
+  ports.executor = executor;
+  ports.index = std::make_shared<VolumeIndex>();
+  other(ports, *executor);
+}
+
+/// Lets a second controller run between a read of the first one and its next status write.
+template <class Other>
+void before_next_status_write(World& world, Other other) {
+  const auto once = std::make_shared<bool>(true);
+  world.store->fate = [&world, other, once](const std::string& what) {
+    if (what == "status" && std::exchange(*once, false)) as_second_controller(world, other);
+    return FlakyStore::Write::normal;
+  };
+}
+
+/// Lets a second controller run between the first and the second read of an operation.
+template <class Other>
+void before_second_read(World& world, Other other) {
+  const auto reads = std::make_shared<int>(0);
+  world.store->before_get = [&world, other, reads] {
+    if (++*reads == 2) as_second_controller(world, other);
+  };
+}
+
+/// A deletion by `ports` whose destroy the agent carries out, and whose answer nobody hears any more.
+void delete_unheard(World& world, const Ports& ports, runtime::QueueExecutor& executor) {
+  world.agent->fate = [](const std::string& rpc) {
+    return rpc == "Delete" ? Fate::lost_after : Fate::normal;
+  };
+  csi::DeleteVolumeRequest request;
+  request.set_volume_id(k_id);
+  auto unheard = delete_volume(OperationContext::detached(), ports,
+                               std::make_shared<const csi::DeleteVolumeRequest>(request));
+  unheard.start();
+  CHECK(executor.run_until([&] { return !world.agent->unanswered.empty(); }));
+  CHECK_FALSE(unheard.done());
+  world.agent->fate = nullptr;
+}
+
+TEST_CASE("two controllers delete at once: the second goes on under the generation the agent destroys with") {
+  World world;
+  world.configure();
+  created_id(world, "v");
+  before_next_status_write(world, [&world](const Ports& ports, runtime::QueueExecutor& executor) {
+    delete_unheard(world, ports, executor);
+  });
+  const auto removed = remove(world, k_id);
+  CHECK_MESSAGE(removed.has_value(), (removed ? "" : removed.error().message));
+  CHECK(world.record("v").error().reason == Reason::not_found);
+}
+
+TEST_CASE("a publish that finishes an expansion does not move a record that is being deleted") {
+  World world;
+  world.configure();
+  created_id(world, "v");
+  auto record = *world.record("v");
+  record.status.resize_required = true;
+  REQUIRE(world.run(update_object_status(world.ports(), crd::to_object(record))).has_value());
+  before_next_status_write(world, [&world](const Ports& ports, runtime::QueueExecutor& executor) {
+    delete_unheard(world, ports, executor);
+  });
+  CHECK_FALSE(publish(world, k_id, k_node_a).has_value());
+  const auto removed = remove(world, k_id);
+  CHECK_MESSAGE(removed.has_value(), (removed ? "" : removed.error().message));
+  CHECK(world.record("v").error().reason == Reason::not_found);
+}
+
+TEST_CASE("I2, K03: a delayed call of a former leader leaves the next life under the name alone") {
+  const auto replace = [](const Ports& ports, runtime::QueueExecutor& executor) {
+    csi::DeleteVolumeRequest request;
+    request.set_volume_id(k_id);
+    CHECK(executor
+              .run(delete_volume(OperationContext::detached(), ports,
+                                 std::make_shared<const csi::DeleteVolumeRequest>(request)))
+              .has_value());
+    CHECK(executor
+              .run(create_volume(
+                  OperationContext::detached(), ports,
+                  std::make_shared<const csi::CreateVolumeRequest>(testing::create_request("v"))))
+              .has_value());
+  };
+  const auto code_of = [](const auto& answer) { return answer ? Code::ok : answer.error().code; };
+  const std::function<Code(World&)> calls[] = {
+      [&](World& world) { return code_of(remove(world, k_id)); },
+      [&](World& world) { return code_of(publish(world, k_id, k_node_a)); },
+      [&](World& world) { return code_of(expand(world, k_id, 2 * k_gib)); }};
+  for (const bool by_conflict : {true, false})
+    for (const auto& call : calls) {
+      CAPTURE(by_conflict);
+      World world;
+      world.configure();
+      created_id(world, "v");
+      const auto first_life = world.record("v")->metadata.uid;
+      if (by_conflict)
+        before_next_status_write(world, replace);
+      else
+        before_second_read(world, replace);
+      CHECK(call(world) == Code::aborted);
+      world.store->before_get = nullptr;
+      REQUIRE(world.record("v").has_value());
+      CHECK(world.record("v")->metadata.uid != first_life);
+      CHECK_FALSE(world.record("v")->status.deleting);
+      CHECK(world.record("v")->status.published_nodes.empty());
+      CHECK(world.agent->backends.at("vg0/v").bytes == static_cast<std::uint64_t>(k_gib));
+    }
 }
 
 TEST_CASE("I2: two controllers at once never leave two writers, and a lost race is told as ABORTED") {

@@ -29,8 +29,8 @@ struct Link {
     made.timer = world.executor;
     return made;
   }
-  RoundOutcome round() {
-    return world.run(link_round(OperationContext::detached(), ports(), "store-1", memory));
+  RoundOutcome round(const std::string& name = "store-1") {
+    return world.run(link_round(OperationContext::detached(), ports(), name, memory));
   }
   crd::PillarAgent agent() {
     return world.run(get_typed<crd::PillarAgent>(world.ports(), "store-1")).value();
@@ -139,6 +139,27 @@ TEST_CASE("lost marks are seeded from the records before anything else is done")
   CHECK(world.agent->exports.contains("vg0/v"));
   CHECK_FALSE(world.agent->exports.contains("vg0/w"));
   CHECK(remove(world, half).has_value());
+}
+
+TEST_CASE("a record that nothing was sent under yet does not keep an agent from being seeded") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  auto bare = *world.record("v");
+  bare.metadata = {};
+  bare.metadata.name = "bare";
+  bare.spec.volume_id += "-bare";
+  bare.spec.agent_volume_id += "-bare";
+  bare.status = {};
+  world.put(crd::to_object(bare));
+  world.agent->marks.clear();
+  world.agent->log.clear();
+  world.agent->seeded = false;
+  Link link(world);
+  CHECK(link.round() == RoundOutcome::steady);
+  REQUIRE_FALSE(world.agent->log.empty());
+  CHECK(world.agent->log.front() == "Seed 1");
+  CHECK(world.agent->marks["vg0/v"].uid == world.record("v")->metadata.uid);
 }
 
 TEST_CASE("a revoking publication is not restored") {
@@ -253,6 +274,54 @@ TEST_CASE("an agent on a Kubernetes node cannot be dialled without Kubernetes, a
   CHECK(link.reason("NodeExists") == "KubernetesRequired");
   CHECK(link.reason("Ready") == "KubernetesRequired");
   CHECK(link.targets.empty());
+}
+
+TEST_CASE("a second PillarAgent for the same agent does not close what the first one exports") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  REQUIRE(publish(world, id, k_node_a).has_value());
+  Link first(world);
+  REQUIRE(first.round() == RoundOutcome::steady);
+  world.put(crd::to_object(agent_object("twin")));
+  Link twin(world);
+  CHECK(twin.round("twin") == RoundOutcome::unsettled);
+  CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
+  const auto refused = twin.table->lease("twin");
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find("PillarAgent/store-1") != std::string::npos);
+  // Both known with the epoch, as after two first rounds at once: one of them goes on.
+  auto both = world.run(get_typed<crd::PillarAgent>(world.ports(), "twin")).value();
+  both.status.fencing = first.agent().status.fencing;
+  REQUIRE(world.run(update_object_status(world.ports(), crd::to_object(both))).has_value());
+  first.memory->synchronised = false;
+  CHECK(first.round() == RoundOutcome::steady);
+  CHECK(twin.round("twin") == RoundOutcome::unsettled);
+  CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
+}
+
+TEST_CASE("a synchronised agent gets a complete list again after hours, without being taken from anybody") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  REQUIRE(publish(world, id, k_node_a).has_value());
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::steady);
+  REQUIRE(link.count("Reconcile vg0/v") == 1);
+  world.agent->exports["vg0/stray"].hosts.insert(k_nqn_b);
+  CHECK(link.round() == RoundOutcome::steady);
+  CHECK(link.count("Reconcile vg0/v") == 1);
+  link.memory->complete_at -= std::chrono::hours(7);
+  {
+    const auto in_use = link.table->lease("store-1");
+    REQUIRE(in_use.has_value());
+    CHECK(link.round() == RoundOutcome::steady);
+  }
+  CHECK(link.count("Reconcile vg0/v") == 2);
+  CHECK_FALSE(world.agent->exports.contains("vg0/stray"));
+  CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
+  CHECK(link.round() == RoundOutcome::steady);
+  CHECK(link.count("Reconcile vg0/v") == 2);
 }
 
 TEST_CASE("a link ends with its PillarAgent") {

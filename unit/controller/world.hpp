@@ -49,8 +49,10 @@ class FlakyStore final : public crd::Store {
   explicit FlakyStore(std::shared_ptr<crd::Store> inner) : inner_(std::move(inner)) {}
 
   std::function<Write(const std::string& what)> fate;
+  std::function<void()> before_get;
 
   void get(crd::Kind kind, std::string name, Callback<crd::Object> done) override {
+    if (before_get) before_get();
     inner_->get(kind, std::move(name), std::move(done));
   }
   void list(crd::Kind kind, crd::ListOptions options, Callback<crd::Page> done) override {
