@@ -478,8 +478,16 @@ Result<void> Lvm::remove(const AgentVolumeId& id, const std::string& uid, Deadli
   if (!*row) return {};
   if (auto r = refuse_dependents(**row, deadline); !r) return r;
   if (auto r = refuse_users(**row); !r) return r;
-  const auto removed = run(command("lvremove", {"--yes", id.str()}, deadline));
+  // By its uuid and not only by its name: until LVM's own lock is taken another volume may have come to have
+  // the name, when a command of an agent that was killed is still at work.
+  const std::string this_one = "lv_uuid=\"" + (*row)->lv_uuid + "\"";
+  const auto removed = run(command("lvremove", {"--yes", "--select", this_one, id.str()}, deadline));
   if (!removed && removed.error().reason != Reason::not_found) return tl::unexpected(removed.error());
+  const auto now = find_row(id, deadline);
+  if (!now) return tl::unexpected(now.error());
+  if (*now && (*now)->lv_uuid == (*row)->lv_uuid)
+    return fail(Reason::command_failed,
+                "logical volume " + id.str() + " is still there after lvremove; look at its volume group");
   return {};
 }
 

@@ -179,7 +179,10 @@ CommandResult FakeLvm::change(const std::vector<std::string>& args) {
 }
 
 CommandResult FakeLvm::remove(const std::vector<std::string>& args) {
-  if (find(args.back()) == nullptr) return failure("Failed to find logical volume \"" + args.back() + "\"");
+  const Volume* volume = find(args.back());
+  if (volume == nullptr) return failure("Failed to find logical volume \"" + args.back() + "\"");
+  const std::string select = value_of(args, "--select");
+  if (!select.empty() && select != "lv_uuid=\"" + lv_uuid(volume->minor) + "\"") return {};
   volumes.erase(args.back().substr(vg.size() + 1));
   return {};
 }

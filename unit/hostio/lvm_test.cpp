@@ -206,6 +206,29 @@ TEST_SUITE("lvm") {
     CHECK(reason(f.lvm.pool_info("vg0", k_long)) == Reason::pool_missing);
   }
 
+  TEST_CASE("I3: what has come to have the name meanwhile is not removed") {
+    Fixture f;
+    REQUIRE(f.create(8 * k_mib));
+    f.fake.before = [&f](const std::string& program) -> Result<void> {
+      if (program != "lvremove") return {};
+      f.fake.volumes.erase("v1");
+      f.fake.add("v1", volume(8 * k_mib, {"pillar-csi.uid=another", "pillar-csi.wiped=1"}));
+      return {};
+    };
+    CHECK(f.lvm.remove(k_id, k_uid, k_long));
+    REQUIRE(f.fake.volumes.contains("v1"));
+    CHECK(f.fake.volumes.at("v1").tags.contains("pillar-csi.uid=another"));
+  }
+
+  TEST_CASE("removal is reported only when the volume is gone") {
+    Fixture f;
+    REQUIRE(f.create(8 * k_mib));
+    f.fake.fail_once["lvremove"] = {0, "", ""};
+    CHECK(reason(f.lvm.remove(k_id, k_uid, k_long)) == Reason::command_failed);
+    CHECK(f.lvm.remove(k_id, k_uid, k_long));
+    CHECK_FALSE(f.fake.volumes.contains("v1"));
+  }
+
   TEST_CASE("F05: a volume in use is kept and its holders and mounts are named") {
     Fixture f;
     REQUIRE(f.create(8 * k_mib));

@@ -253,6 +253,30 @@ TEST_CASE("LVM: the words of the tools are understood when a check was passed by
   raw_lvm("lvremove", {"-qy", k_vg + "/fill"});
 }
 
+TEST_CASE("LVM: I3 what has come to have the name before the removal takes LVM's lock stays") {
+  const Pool pool;
+  DirectWiper wiper;
+  class Replacing : public CommandRunner {
+   public:
+    Result<CommandResult> run(const Command& command) override {
+      if (command.program == "lvremove" && !std::exchange(done_, true)) {
+        raw_lvm("lvremove", {"-qy", k_id.str()});
+        raw_lvm("lvcreate", {"-qy", "-n", k_id.name, "-L", "8M", "--addtag", "pillar-csi.uid=another", k_vg});
+      }
+      return runner().run(command);
+    }
+    bool done_ = false;
+  } replacing;
+  Lvm lvm(replacing, wiper);
+  must(lvm.create(k_id, k_uid, {8 * k_mib, 0}, soon()));
+  must(lvm.remove(k_id, k_uid, soon()));
+  const auto other = must(lvm.find(k_id, soon()));
+  REQUIRE(other);
+  CHECK(other->uid == "another");
+  must(lvm.remove(k_id, "another", soon()));
+  CHECK_FALSE(must(lvm.find(k_id, soon())));
+}
+
 TEST_CASE("LVM: F05 holders and F12 snapshots are named, nothing is removed; F08 skip flag") {
   const Pool pool;
   DirectWiper wiper;
