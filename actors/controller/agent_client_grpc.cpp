@@ -13,8 +13,10 @@ namespace {
 
 constexpr int k_max_message = 64 * 1024 * 1024;  // a complete list of desired exports
 constexpr int k_keepalive_ms = 20'000;
-constexpr int k_first_backoff_ms = 1'000;
-constexpr int k_max_backoff_ms = 10'000;
+// Between attempts to connect; until the next one every call fails at once. An agent that was restarted is
+// back within a second, and one packet every two seconds is nothing to a machine that is down.
+constexpr int k_first_backoff_ms = 100;
+constexpr int k_max_backoff_ms = 2'000;
 // gRPC gives an attempt to connect as long as its "minimum backoff": more than a lost SYN and its
 // repeats need. The waits between attempts do not depend on it.
 constexpr int k_connect_ms = 5'000;

@@ -8,7 +8,7 @@ import grpc
 
 from pillarvm import kernel
 from pillarvm.csi import MIB, assert_equal
-from pillarvm.driver import RETRIED, VG
+from pillarvm.driver import NQN_PREFIX, RETRIED, VG
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
 
@@ -17,19 +17,22 @@ TARGET = "/var/lib/kubelet/pods/crash/mount"
 # Calls of a life in the order of their depth: an inner one needs all outer ones.
 LEVELS = (("create", "delete"), ("publish", "unpublish"), ("stage", "unstage"),
           ("node-publish", "expand", "node-expand", "node-unpublish"))
+RESIZING = ("create", "expand", "delete")  # calls that change logical volumes; to ask LVM takes as long as a crash
 MAX_HITS = 3  # a step that a call passes more often is crashed at its first few passes
 SWEPT = re.compile(r"^\w+/volume:(?!begin$)")  # what calls do to a volume, from the first thing that may have happened
 
 
-def facts(fx, size):
-    """What the machine shows of our volume; LV sizes in terms of `size`, what this life has asked for."""
+def facts(fx, what, size):
+    """What the machine shows of our volume after the call `what`; LV sizes in terms of `size`, what this life has asked for."""
     host = fx.vm.read_text("/etc/nvme/hostnqn")
     exports = [dict(export, hosts=["node" if one == host else one for one in export["hosts"]])
-               for nqn, export in sorted(kernel.exports(fx.vm).items()) if nqn in fx.subsystems()]
-    sizes = fx.vm.sh(f"lvs --noheadings --units b --nosuffix -o lv_size {VG}").split()
-    return {"LV sizes": [int(one) / size for one in sizes], "exports": exports,
-            "sessions": len(fx.sessions("vm")), "records": len(fx.records("vm")),
+               for nqn, export in sorted(kernel.exports(fx.vm).items()) if nqn.startswith(NQN_PREFIX)]
+    seen = {"exports": exports, "sessions": len(fx.sessions("vm")), "records": len(fx.records("vm")),
             "mounts": sorted(re.sub("/staging/.*", "/staging", path) for path in fx.mounts("vm"))}
+    if what in RESIZING:
+        sizes = fx.vm.sh(f"lvs --noheadings --units b --nosuffix -o lv_size {VG}").split()
+        seen["LV sizes"] = [int(one) / size for one in sizes]
+    return seen
 
 
 class Life:
@@ -80,7 +83,7 @@ def learn(fx, program):
         after = program.chaos()["steps"]
         plan[what] = [(step, hit) for step, count in sorted(after.items()) if SWEPT.search(step)
                       for hit in range(1, min(count - before.get(step, 0), MAX_HITS) + 1)]
-        outcomes[what] = facts(fx, size)
+        outcomes[what] = facts(fx, what, size)
         return answer
     Life(fx, "crash-learn", each).run(len(LEVELS) - 1)
     return plan, outcomes
@@ -104,7 +107,8 @@ class Sweep:
         while (depth := deepest(self.plan)) >= 0:
             Life(self.fx, f"crash-{lives}", self.each).run(depth)
             lives += 1
-        print(f"{self.program.name}: {self.crashed} crashes in {lives} lives; not reached: {self.missed}")
+        told = f"{self.crashed} crashes in {lives} lives; not reached: {self.missed}\n"
+        (self.fx.folder / f"crash-{self.program.name}.log").write_text(told)
         assert self.crashed, f"{self.program.name} announced no steps"
         assert len(self.missed) <= self.crashed // 5, f"steps that no repeat reached: {self.missed}"
 
@@ -123,16 +127,10 @@ class Sweep:
     def crash_in(self, text, step, hit, function, args):
         kind, name = step.rsplit(":", 1)
         self.program.inject(f"{kind}*:{name}", "exit", after=hit)
-        answered = False
-        try:
-            function(*args)
-            answered = True
-        except grpc.RpcError as error:
-            if error.code() not in RETRIED:
-                raise
+        until(lambda: self.answers(function, args) or not self.program.alive(), scaled(60), "an answer, or the crash", step=0.1)
         # A step of the background, or one that this time was not needed.
         with contextlib.suppress(AssertionError):
-            until(lambda: not self.program.alive(), 0.3 if answered else scaled(5), "crash")
+            until(lambda: not self.program.alive(), 0.3, "crash")
         if self.program.alive():
             self.missed.append(text)
             self.program.chaos(clear=True)
@@ -142,12 +140,24 @@ class Sweep:
         # Also after an answer: a repeat must find the same.
         return self.fx.retried(function, *args)
 
+    @staticmethod
+    def answers(function, args):
+        """Calls; False if the answer asks for a repeat, as it does after the crash, or as long as another program is busy with
+        the crash before this one."""
+        try:
+            function(*args)
+            return True
+        except grpc.RpcError as error:
+            if error.code() not in RETRIED:
+                raise
+            return False
+
     def compare(self, what, size, step, hit):
         """The background may still be finishing what the crash interrupted."""
         seen = []
 
         def as_without_crash():
-            seen[:] = [facts(self.fx, size)]
+            seen[:] = [facts(self.fx, what, size)]
             return seen[0] == self.outcomes[what]
         try:
             until(as_without_crash, scaled(20), "the outcome")

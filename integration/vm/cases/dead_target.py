@@ -7,13 +7,11 @@ import grpc
 
 from pillarvm import kernel
 from pillarvm.csi import MIB, assert_equal, mount_cap, pb
-from pillarvm.driver import resource
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
 
 Code = grpc.StatusCode
 TARGET = "/var/lib/kubelet/pods/dead/mount"
-FRAIL = "frail"  # a class whose sessions are given up after seconds
 STATS_BOUND, CHANGE_BOUND = 5, 60  # seconds within which inspections and changes are answered
 
 
@@ -135,18 +133,10 @@ def blackhole(fx):
     fx.csi.delete(volume.volume_id)
 
 
-def make_frail_class(fx):
-    frail = {"nvmeofTcp": {"port": 4420, "ctrlLossTmo": 4, "reconnectDelay": 1}}
-    fx.apply([resource("PillarProtocol", FRAIL, {"protocol": frail}),
-              resource("PillarStorageClass", FRAIL, {"storeRef": "lvm", "protocolRef": FRAIL})])
-    fx.wait_class_ready(FRAIL)
-
-
 def lost_and_mounted_again(fx, fs, size):
     """The device goes away under the mount; staging and publishing the same again gives a working filesystem."""
-    make_frail_class(fx)
     cap = mount_cap(fs)
-    volume = fx.create(f"lost-{fs}", size, FRAIL, caps=[cap])
+    volume = fx.create(f"lost-{fs}", size, fx.add_class("frail", loss=4), caps=[cap])
     context = fx.attach(volume, "vm", cap)
     fx.mount(volume, "vm", context, TARGET, cap)
     fx.vm.sh(f"echo kept > {TARGET}/f; sync -f {TARGET}")

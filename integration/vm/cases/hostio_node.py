@@ -12,6 +12,6 @@ def node(fx):
     if not program.exists():
         raise Skip(f"{PROGRAM} is not built in {fx.build}")
     env = {"PILLAR_KERNEL_TEST": "1", "PILLAR_TEST_DISK": "/dev/vdb", "TMPDIR": "/run"}
-    done = fx.vm.run([program], timeout=380, check=False, env=env)
+    done = fx.vm.run([program], timeout=1140, check=False, env=env)
     (fx.folder / "hostio-node.log").write_text(done.out + done.err)
     assert done.rc == 0, f"status {done.rc}\n{done.out[-6000:]}"

@@ -33,7 +33,7 @@ def run_sanity(fx, access_type):
         f"--csi.mountdir={folder}/target", f"--csi.stagingdir={folder}/staging", f"--csi.testvolumesize={64 * MIB}",
         f"--csi.testvolumeexpandsize={128 * MIB}", f"--csi.testvolumeparameters={folder}/params.yaml",
         f"--csi.testvolumeaccesstype={access_type}", "--csi.createpathcmdtimeout=30s", "--csi.removepathcmdtimeout=30s",
-        f"--ginkgo.junit-report={folder}/report.xml", "--ginkgo.no-color"], timeout=400, check=False)
+        f"--ginkgo.junit-report={folder}/report.xml", "--ginkgo.no-color"], timeout=1200, check=False)
     (fx.folder / f"sanity-{access_type}.log").write_text(done.out + done.err)
     passed, skipped, failed = 0, [], []
     for one in ElementTree.fromstring(vm.read_file(f"{folder}/report.xml")).iter("testcase"):

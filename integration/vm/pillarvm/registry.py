@@ -24,7 +24,8 @@ class Case:
 
 def case(name, fixture="one", timeout=60, allow_kernel=()):
     """Registers `function(fx)` as the test vm/<name>. Cases of one fixture share its boot, in order of file name and
-    definition; after a failure the machines are booted afresh. timeout: seconds on an idle machine. allow_kernel:
+    definition; after a failure the machines are booted afresh. timeout: seconds on an idle machine, after
+    three times as many the case has failed. allow_kernel:
     regular expressions of kernel log lines that would fail the case otherwise but are expected."""
     def register(function):
         full = "vm/" + name

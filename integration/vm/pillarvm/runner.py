@@ -21,6 +21,8 @@ from .vm import start_bound
 REPO = Path(__file__).resolve().parents[3]
 KEPT_RUNS = 10
 BOOT_LIMIT = 180
+# The limit of a case ends what hangs and proves nothing, and a machine may become slower than it was at the boot.
+LIMIT_SLACK = 3
 
 
 class CaseTimeout(BaseException):
@@ -53,12 +55,15 @@ class Report:
 
     def __init__(self, as_json):
         self.as_json = as_json
+        # With JSON only lines of ours may come here; what a case prints goes to standard error.
+        self.out, sys.stdout = sys.stdout, sys.stderr if as_json else sys.stdout
         self.counts = {"passed": 0, "failed": 0, "skipped": 0}
 
     def add(self, name, result, seconds, text=""):
         self.counts[result] += 1
         if self.as_json:
-            print(json.dumps({"name": name, "result": result, "seconds": seconds, "text": text}), flush=True)
+            row = {"name": name, "result": result, "seconds": seconds, "text": text}
+            print(json.dumps(row), file=self.out, flush=True)
             return
         print(f"{result:7} {name}  {seconds:.1f} s", flush=True)
         if text:
@@ -134,7 +139,7 @@ class Group:
             return "failed", "booting the machines: " + failure_text(error, self.machines)
 
     def run_case(self, case):
-        started, limit = time.monotonic(), timing.scaled(case.timeout)
+        started, limit = time.monotonic(), timing.scaled(case.timeout) * LIMIT_SLACK
         result, text = "passed", ""
         try:
             with Limit(limit):
@@ -220,7 +225,14 @@ class Parallel:
                 number, part = self.waiting.pop(0)
                 process = self.start(number, part)
                 self.processes.append(process)
-            self.collect(process, part)
+            missing = [case.name for case in part]
+            try:
+                self.collect(process, missing)
+            except Exception:  # nobody sees what a thread raises
+                traceback.print_exc()
+            with self.lock:
+                for name in missing:
+                    self.report.add(name, "failed", 0, "its runner ended before this case (its message is above)")
 
     def start(self, number, part):
         folder = self.folder / f"part-{number}"
@@ -229,17 +241,14 @@ class Parallel:
         return start_bound([sys.executable, "-m", "pillarvm.runner", "--json", "--build-dir", self.build, "--logs", folder,
                             *words], stdout=subprocess.PIPE, text=True)
 
-    def collect(self, process, part):
-        missing = [case.name for case in part]
+    def collect(self, process, missing):
+        """Reports what the runner says, and takes it off the list."""
         for line in process.stdout:
             row = json.loads(line)
             missing.remove(row["name"])
             with self.lock:
                 self.report.add(**row)
         process.wait()
-        with self.lock:
-            for name in missing:
-                self.report.add(name, "failed", 0, "its runner ended before this case (its message is above)")
 
 
 def run_all(options, cases, report):
