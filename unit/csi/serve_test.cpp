@@ -31,6 +31,11 @@ struct App {
     if (id == "refuse")
       return call.reply(
           fail(Reason::still_published, "volume refuse is published to worker-a", {{"node", "worker-a"}}));
+    if (id == "long")
+      return call.reply(fail(Reason::command_timeout, "lvs " + std::string(20000, 'x') + "\xff\xc3\xa4",
+                             {{"program", "lvs"}, {"words", std::string(9000, 'y')}}));
+    if (id == "bytes")
+      return call.reply(fail(Reason::command_failed, "lvs said \xff\xfe and \xc3\xa4", {{"said", "\x80"}}));
     if (id == "throw") throw std::runtime_error("boom");
     if (id == "bad_alloc") throw std::bad_alloc();
     if (id == "keep") kept.push_back(std::move(call));
@@ -91,6 +96,24 @@ TEST_CASE_FIXTURE(Fixture, "answers, refusals and their ErrorInfo travel") {
   CHECK(error.message.find("worker-a") != std::string::npos);
   std::lock_guard guard(log_lock);
   CHECK(log == std::vector<std::string>{"DeleteVolume ok OK", "DeleteVolume refuse FAILED_PRECONDITION"});
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "an error too long for gRPC's trailers is shortened and keeps its code and reason") {
+  const auto status = remove("long");
+  CHECK(status.error_code() == static_cast<grpc::StatusCode>(info(Reason::command_timeout).code));
+  const Error error = from_status(status);
+  CHECK(error.reason == Reason::command_timeout);
+  CHECK(error.details.at("program") == "lvs");
+  CHECK(error.message.size() > 2000);
+  CHECK(error.message.ends_with("..."));
+}
+
+TEST_CASE_FIXTURE(Fixture, "an error with bytes that are no text keeps its reason") {
+  const Error error = from_status(remove("bytes"));
+  CHECK(error.reason == Reason::command_failed);
+  CHECK(error.message == "lvs said ?? and \xc3\xa4");
+  CHECK(error.details.at("said") == "?");
 }
 
 TEST_CASE_FIXTURE(Fixture, "O13: an exception in a handler ends that call alone") {
