@@ -1,6 +1,6 @@
 #pragma once
-// What a user may pass to mkfs and mount: an allowlist per file system, flag and value form. Anything that
-// could destroy data, weaken durability or hit another device is refused with the reason.
+// Options of mkfs, mount and ZFS in the fields of objects, checked against the allowlists. Those of mkfs and
+// mount are in messages/filesystem_options.hpp, which the node reads as well.
 
 #include <string>
 #include <string_view>
@@ -11,10 +11,10 @@
 
 namespace pillar::crd {
 
-/// Checks mkfs arguments, one argv element each ("-m", "0" or "-m0"). `path` names the list in errors.
+/// Checks mkfs options ("-m", "0"). `path` names the list in errors.
 FieldErrors check_mkfs_options(FsType type, const std::vector<std::string>& options, std::string_view path);
 
-/// Checks mount options, one option each ("noatime", "commit=30").
+/// Checks mount options ("noatime", "commit=30").
 FieldErrors check_mount_options(FsType type, const std::vector<std::string>& options, std::string_view path);
 
 /// Checks ZFS properties (docs/interfaces.md section 2). `path` names the map in errors.

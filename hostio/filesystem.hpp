@@ -28,10 +28,8 @@ Result<void> check_fs_type(std::string_view fs_type);
 /// OUT_OF_RANGE when a volume of `bytes` is too small for `fs_type`; checked at CreateVolume and before mkfs.
 Result<void> check_fs_size(std::string_view fs_type, std::uint64_t bytes);
 
-/// The user's mkfs options against the allowlist (flag and form of its value). Each entry is one flag ("-b
-/// 4096" or "-b", "4096" in sequence). INVALID_ARGUMENT naming the entry. Returned as separate words.
-Result<std::vector<std::string>> check_mkfs_options(std::string_view fs_type,
-                                                    const std::vector<std::string>& options);
+/// The user's mkfs options against the allowlist (messages/filesystem_options.hpp). INVALID_ARGUMENT.
+Result<void> check_mkfs_options(std::string_view fs_type, const std::vector<std::string>& options);
 
 /// The command line of mkfs: no force flag, no discard pass (row G08), lazy initialisation, the feature set
 /// of kernel 5.4 (row G13), then the checked user options, then the device.

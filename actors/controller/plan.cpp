@@ -50,11 +50,18 @@ std::optional<Error> not_ready(const crd::PillarStore& store) {
       .value();
 }
 
-Result<void> check_mount_flags(const csi::CreateVolumeRequest& request, crd::FsType fs_type) {
+/// The flags of each capability, alone and together with the options of the class, as a node merges them.
+Result<void> check_mount_flags(const csi::CreateVolumeRequest& request,
+                               const crd::ResolvedFilesystem& filesystem) {
+  const std::string path = "volume_capabilities.mount.mount_flags";
   for (const auto& capability : request.volume_capabilities()) {
     const auto& flags = capability.mount().mount_flags();
-    const std::vector<std::string> list(flags.begin(), flags.end());
-    const auto errors = crd::check_mount_options(fs_type, list, "volume_capabilities.mount.mount_flags");
+    std::vector<std::string> list(flags.begin(), flags.end());
+    auto errors = crd::check_mount_options(filesystem.fs_type, list, path);
+    if (errors.empty()) {
+      list.insert(list.begin(), filesystem.mount_options.begin(), filesystem.mount_options.end());
+      errors = crd::check_mount_options(filesystem.fs_type, list, "mountOptions of the class and " + path);
+    }
     if (!errors.empty()) return tl::unexpected(crd::to_error("CreateVolume " + request.name(), errors));
   }
   return {};
@@ -143,7 +150,7 @@ Task<Result<CreatePlan>> plan_create(Ports ports, std::shared_ptr<const csi::Cre
   auto sources = co_await std::move(reading);
   if (!sources) co_return tl::unexpected(sources.error());
   if (auto served = check_served(sources->protocol); !served) co_return tl::unexpected(served.error());
-  if (auto flags = check_mount_flags(*request, sources->resolved.filesystem.fs_type); !flags)
+  if (auto flags = check_mount_flags(*request, sources->resolved.filesystem); !flags)
     co_return tl::unexpected(flags.error());
   const auto& resolved = sources->resolved;
   const auto name = volume_name_for(request->name());

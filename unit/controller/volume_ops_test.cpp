@@ -112,6 +112,11 @@ TEST_CASE("K11, Q05: wrong requests are refused before anything is made") {
   CHECK(code([](auto& r) {
           r.mutable_volume_capabilities(0)->mutable_mount()->add_mount_flags("dev=/etc/passwd");
         }) == Code::invalid_argument);
+  // Alone each is fine; the node would find that they contradict each other.
+  CHECK(code([](auto& r) {
+          (*r.mutable_parameters())["pillar-csi.bhyoo.com/filesystem"] = R"({"mountOptions": ["noatime"]})";
+          r.mutable_volume_capabilities(0)->mutable_mount()->add_mount_flags("relatime");
+        }) == Code::invalid_argument);
   CHECK(code([](auto& r) { (*r.mutable_parameters())["pillar-csi.bhyoo.com/storage-class"] = "none"; }) ==
         Code::failed_precondition);
   CHECK(code([](auto& r) {

@@ -347,12 +347,16 @@ TEST_CASE("mkfs and mount options: allowlist by flag and value form") {
   for (const auto& good : {List{"noatime", "commit=30"},
                            List{"context=\"system_u:object_r:svirt_t:s0:c1,c2\""}, List{"errors=remount-ro"}})
     CHECK(mount(FsType::ext4, good) == 0);
-  for (const auto& bad : {List{"nobarrier"}, List{"barrier=0"}, List{"noatime,exec"}, List{"errors=panic"},
+  for (const auto& bad : {List{"nobarrier"}, List{"barrier=0"}, List{"noatime,bind"}, List{"errors=panic"},
                           List{"data=writeback"}, List{"bind"}, List{"context=a:b,c"}, List{"commit=x"},
                           List{"commit"}, List{"noatime=1"}, List{"logbsize=32k"}})
     CHECK_MESSAGE(mount(FsType::ext4, bad) == 1, bad.front());
   CHECK(mount(FsType::xfs, {"logbsize=32k", "nouuid", "allocsize=1m"}) == 0);
   CHECK(mount(FsType::xfs, {"norecovery"}) == 1);
+  // What no node would mount is not taken either, and what contradicts itself.
+  for (const auto& bad : {List{"seclabel"}, List{"nombcache"}, List{"noatime", "relatime"}})
+    CHECK_MESSAGE(mount(FsType::ext4, bad) == 1, bad.front());
+  CHECK(mkfs(FsType::ext4, {"-O", "bigalloc"}) == 1);
   CHECK(check_mount_options(FsType::xfs, {"norecovery"}, "o").front().problem.find("stale") !=
         std::string::npos);
 }

@@ -164,7 +164,7 @@ TEST_CASE("mount options that are refused are named") {
       {"ext4", {"errors=panic"}, "'errors=panic'"},
       {"ext4", {"commit"}, "'commit'"},
       {"ext4", {"noatime=1"}, "'noatime=1'"},
-      {"ext4", {"commit=99999"}, "out of range"},
+      {"ext4", {"commit=99999"}, "1..300"},
       {"xfs", {"logbsize=256kk"}, "'logbsize=256kk'"},
       {"ext4", {"noatime,relatime"}, "contradicts 'noatime'"},
       {"ext4", {"ro", "rw"}, "contradicts 'ro'"},
@@ -172,6 +172,12 @@ TEST_CASE("mount options that are refused are named") {
       {"ext4", {"context=a b"}, "'context=a b'"},
       {"ext4", {"loop=/dev/loop0"}, "loop"},
       {"ext4", {"journal_dev=8"}, "journal_dev"},
+      {"ext4", {"barrier=0"}, "power cut"},
+      {"ext4", {"data=writeback"}, "'data=writeback'"},
+      {"ext4", {"seclabel"}, "'seclabel'"},
+      {"ext4", {"data=journal", "delalloc"}, "contradicts 'data=journal'"},
+      {"xfs", {"logbsize=100k"}, "power of two"},
+      {"xfs", {"sunit=8"}, "needs swidth"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.names);
