@@ -202,6 +202,12 @@ Result<std::string> read_file(const std::string& path, std::size_t limit) {
   }
 }
 
+bool is_full(const Error& error) {
+  const auto at = error.details.find("errno");
+  return at != error.details.end() &&
+         (at->second == std::to_string(ENOSPC) || at->second == std::to_string(EDQUOT));
+}
+
 Result<void> ensure_state_directory(const std::string& path) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -221,7 +227,9 @@ Result<void> ensure_state_directory(const std::string& path) {
     return write_error(errno, "set mode 0700 of " + path);
   // Only a real write tells: a read-only mount and a full one both pass access(2).
   const std::string probe = path + "/.writable";
-  if (auto r = write_file_durable(probe, "ok\n"); !r) return r;
+  const auto written = write_file_durable(probe, "ok\n");
+  if (!written && is_full(written.error())) return {};
+  if (!written) return written;
   return remove_durable(probe);
 }
 

@@ -60,8 +60,12 @@ class DurableBatch {
 /// regular file.
 Result<std::string> read_file(const std::string& path, std::size_t limit = 1024 * 1024);
 
+/// True when the error says that a file system has no room left (ENOSPC, EDQUOT).
+bool is_full(const Error& error);
+
 /// Creates (with parents 0755) or checks a state directory: a real directory (no symlink), owned by us, mode
-/// 0700 (tightened when wider), writable. STATE_UNWRITABLE naming the path and the remedy.
+/// 0700 (tightened when wider), writable. STATE_UNWRITABLE naming the path and the remedy. A full one is
+/// taken: what is in it can be read, and each call that has to write says that there is no room.
 Result<void> ensure_state_directory(const std::string& path);
 
 /// Deletes temp files that a crash left in `directory`; how many.

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "hostio/durable_file.hpp"
+
 namespace pillar::hostio {
 namespace {
 
@@ -42,10 +44,11 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory) {
                     "; stop that process or give this one another directory",
                 {{"directory", directory}, {"pid", pid}});
   }
-  // The pid only serves the message above; the lock itself is the kernel's.
+  // The pid only serves the message above; the lock itself is the kernel's and needs no room.
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, pid.data(), pid.size(), 0) < 0) {
     const Error error = errno_error(errno, "write " + path);
+    if (is_full(error)) return lock;
     return fail(Reason::state_unwritable, error.message + "; free space or remount the file system writable");
   }
   return lock;

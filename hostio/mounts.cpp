@@ -56,6 +56,9 @@ MountEntry entry_of(libmnt_fs* fs) {
   entry.device = DeviceNumber::of(mnt_fs_get_devno(fs));
   entry.vfs_options = text_or_empty(mnt_fs_get_vfs_options(fs));
   entry.fs_options = text_or_empty(mnt_fs_get_fs_options(fs));
+  const std::string tags = text_or_empty(mnt_fs_get_optional_fields(fs));
+  entry.shared = tags.find("shared:") != std::string::npos;
+  entry.slave = tags.find("master:") != std::string::npos;
   return entry;
 }
 
@@ -213,6 +216,19 @@ std::vector<MountEntry> MountTable::node_binds(std::string_view node_name) const
   return out;
 }
 
+std::optional<MountEntry> MountTable::holding(std::string_view path) const {
+  path = parent_prefix(path);
+  const MountEntry* best = nullptr;
+  for (const auto& entry : entries_) {
+    const std::string_view at = entry.target;
+    const bool holds = at == "/" || path == at ||
+                       (path.starts_with(at) && path.size() > at.size() && path[at.size()] == '/');
+    // Of several layers the last line is the one that is seen.
+    if (holds && (best == nullptr || at.size() >= best->target.size())) best = &entry;
+  }
+  return best == nullptr ? std::nullopt : std::optional(*best);
+}
+
 std::vector<MountEntry> MountTable::below(std::string_view path) const {
   std::string prefix(parent_prefix(path));
   if (prefix != "/") prefix += '/';
@@ -221,6 +237,29 @@ std::vector<MountEntry> MountTable::below(std::string_view path) const {
     return entry.target.size() > prefix.size() && entry.target.starts_with(prefix);
   });
   return out;
+}
+
+bool in_namespace_of_init(const HostRoots& roots) {
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink(roots.proc + "/self/ns/mnt", error);
+  if (error) return false;
+  const auto first = std::filesystem::read_symlink(roots.proc + "/1/ns/mnt", error);
+  return !error && own == first && ::getpid() != 1;
+}
+
+Result<void> check_propagation(const MountTable& mounts, const std::string& directory, bool host_namespace) {
+  const auto inside = canonical_mount_path(directory + "/pods");
+  const auto holder = mounts.holding(inside ? *inside : directory);
+  if (!holder) return {};
+  if (holder->shared && !holder->slave) return {};
+  if (holder->target == "/" && !holder->slave && host_namespace) return {};
+  return fail(
+      Reason::dependency_missing,
+      "mounts below the kubelet directory " + directory + " would not be seen on the host: " +
+          holder->target + " is a " + (holder->slave ? "slave" : "private") +
+          " mount here; give the container that host path with mountPropagation: Bidirectional, on the "
+          "host itself run mount --make-shared " +
+          holder->target + ", and keep a systemd unit free of options that give it a mount namespace");
 }
 
 Result<std::string> canonical_mount_path(const std::string& path) {

@@ -3,6 +3,7 @@
 // (docs/fencing.md section 5).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,8 @@ struct MountEntry {
   DeviceNumber device;
   std::string vfs_options;  ///< of this mount: "rw,noatime"
   std::string fs_options;   ///< of the superblock: "rw,errors=remount-ro"
+  bool shared = false;      ///< mounts below it appear in the other mounts of its peer group
+  bool slave = false;       ///< it takes mounts from another peer group and gives none back
 
   /// True when writes through this mount are refused: the mount or its superblock is read-only.
   bool read_only() const;
@@ -53,6 +56,8 @@ class MountTable {
   /// mountinfo shows it as root "/nvme0n1" of devtmpfs; whether the node still stands for the device is
   /// decided by device_number_of_node(target).
   std::vector<MountEntry> node_binds(std::string_view node_name) const;
+  /// The mount that `path` lies in, the topmost; nullopt for an empty table.
+  std::optional<MountEntry> holding(std::string_view path) const;
   /// Mount points below `path` (exclusive).
   std::vector<MountEntry> below(std::string_view path) const;
 
@@ -64,6 +69,15 @@ class MountTable {
 /// may be a dead mount): the form mountinfo uses (row N04). NOT_FOUND when a parent does not exist,
 /// INVALID_ARGUMENT when `path` is not absolute or holds "..".
 Result<std::string> canonical_mount_path(const std::string& path);
+
+/// Whether this process lives in the mount namespace of process 1 and is not that process: then mounts need
+/// not be carried anywhere. False when it cannot be told.
+bool in_namespace_of_init(const HostRoots& roots);
+
+/// Whether mounts made below `directory` appear on the host: the mount it lies in is shared with the host
+/// (mountPropagation: Bidirectional), or it is a private root and this is the host's own namespace
+/// (`host_namespace`). DEPENDENCY_MISSING with the remedy otherwise (reported-faults row H09).
+Result<void> check_propagation(const MountTable& mounts, const std::string& directory, bool host_namespace);
 
 /// Mount options that passed the allowlist, split as the kernel wants them.
 struct MountOptions {

@@ -30,7 +30,10 @@ class NodeService final : public Service {
     if (!registration_) return {};
     return {registration_->endpoint()};
   }
-  Result<void> ready() override { return registration_ ? registration_->ready() : Result<void>(); }
+  Result<void> ready() override {
+    if (auto seen = app_->ready(); !seen) return seen;
+    return registration_ ? registration_->ready() : Result<void>();
+  }
   bool stop(Clock::duration limit) override { return app_->shutdown(limit); }
 
  private:

@@ -61,6 +61,9 @@ int main(int argc, char** argv) {
                    "staging and target paths must lie below one of these folders; repeatable; default: "
                    "anywhere but below "
                    "system folders");
+    cli.add_option("--kubelet-dir", config.kubelet_dir,
+                   "folder whose mounts have to be seen on the host, empty: not checked")
+        ->capture_default_str();
     cli.add_option("--max-volumes-per-node", config.max_volumes_per_node,
                    "reported to the orchestrator, 0: no limit")
         ->capture_default_str();

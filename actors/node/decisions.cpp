@@ -309,6 +309,23 @@ std::vector<std::string> users_of(const KernelView& view, const StageRecord& rec
   return {users.begin(), users.end()};
 }
 
+Result<AddressStep> plan_address(const StageRecord& record, const StageRequest& request,
+                                 const KernelView& view) {
+  const auto& wanted = request.context.session;
+  const bool told = request.publish.address || request.publish.port;
+  const bool same_volume = record.session.same_export(wanted) && record.usage == request.usage;
+  if (!told || !record.any_staged() || !same_volume || record.session == wanted) return AddressStep::none;
+  if (session_live(view, record.session)) return AddressStep::keep;
+  const auto users = users_of(view, record);
+  if (find_namespace(view, record.session) != nullptr && !users.empty())
+    return fail(Reason::device_busy, "volume " + record.volume_id + " waits for " + record.session.address +
+                                         ":" + std::to_string(record.session.port) + " but listens at " +
+                                         wanted.address + ":" + std::to_string(wanted.port) +
+                                         " now, and is in use at " + join(users) +
+                                         "; delete the pods that use it so that it is staged from there");
+  return AddressStep::move;
+}
+
 Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const StageRequest& request,
                              const KernelView& view) {
   if (!record) return plan_without_record(request, view);

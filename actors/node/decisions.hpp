@@ -27,6 +27,8 @@ struct KernelView {
   std::map<std::string, hostio::DeviceNumber> bound_nodes;
   /// Devices in mountinfo or behind bound nodes that the kernel no longer has: dead mounts.
   std::set<hostio::DeviceNumber> gone;
+  /// Why mounts made here would not be seen on the host (row H09); nothing is mounted for a volume then.
+  std::optional<Error> hidden;
 };
 
 /// The subsystem with exactly this NQN; null when there is none.
@@ -66,6 +68,16 @@ enum class StageStep : std::uint8_t {
 /// the path (row D04).
 Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const StageRequest& request,
                              const KernelView& view);
+
+/// What a stage does about a storage node that listens elsewhere than the record says (row C12).
+enum class AddressStep : std::uint8_t {
+  none,  ///< the address is the recorded one or is not told, or nothing is staged yet
+  keep,  ///< a controller is live: the session stays where it goes
+  move,  ///< the session cannot come back: end it, connect to the new address, mount afresh
+};
+/// DEVICE_BUSY while pods hold what waits for the old address: ending the session fails their I/O.
+Result<AddressStep> plan_address(const StageRecord& record, const StageRequest& request,
+                                 const KernelView& view);
 
 /// Whether the layers at a staging path may be unmounted to be mounted afresh: FAILED_PRECONDITION while pods
 /// hold the same superblock, since a new mount of it would only be another door to the dead filesystem.

@@ -64,6 +64,11 @@ void find_gone_devices(const hostio::HostRoots& roots, KernelView& view) {
     if (!hostio::block_device_exists(roots, number)) view.gone.insert(number);
 }
 
+Result<void> mounts_seen(const MachineOptions& options, const hostio::MountTable& mounts) {
+  if (options.kubelet_dir.empty()) return {};
+  return hostio::check_propagation(mounts, options.kubelet_dir, hostio::in_namespace_of_init(options.roots));
+}
+
 Result<void> same_node(const hostio::NvmeNamespace& device) {
   const auto number = hostio::device_number_of_node(device.node);
   if (!number) return tl::unexpected(number.error());
@@ -361,12 +366,19 @@ Result<KernelView> Machine::view() const {
   auto mounts = hostio::MountTable::read(options_.roots);
   if (!mounts) return tl::unexpected(mounts.error());
   view.mounts = std::move(*mounts);
+  if (auto seen = mounts_seen(options_, view.mounts); !seen) view.hidden = seen.error();
   auto subsystems = fabrics_.topology().subsystems();
   if (!subsystems) return tl::unexpected(subsystems.error());
   view.subsystems = std::move(*subsystems);
   find_bound_nodes(view);
   find_gone_devices(options_.roots, view);
   return view;
+}
+
+Result<void> Machine::check_mounts_seen() const {
+  const auto mounts = hostio::MountTable::read(options_.roots);
+  if (!mounts) return tl::unexpected(mounts.error());
+  return mounts_seen(options_, *mounts);
 }
 
 Result<void> Machine::connect(const ConnectJob& job) const {

@@ -47,6 +47,7 @@ using ConnectCall = Call<ConnectJob, Done>;
 /// Where things are.
 struct MachineOptions {
   std::string state_dir;
+  std::string kubelet_dir;  ///< where mounts have to be seen on the host; empty: not checked
   hostio::HostRoots roots;
   hostio::HostIdentity identity;
   NodeLimits limits;
@@ -70,6 +71,8 @@ class Machine {
 
   /// mountinfo and sysfs now. Blocking, opens nothing.
   Result<KernelView> view() const;
+  /// Whether mounts made here are seen on the host (row H09). Blocking.
+  Result<void> check_mounts_seen() const;
   /// Connects. Blocking.
   Result<void> connect(const ConnectJob& job) const;
 

@@ -60,6 +60,21 @@ void collect_controllers(runtime::Metrics& metrics, const hostio::HostRoots& roo
   });
 }
 
+/// 1 while mounts made here are seen on the host.
+void collect_propagation(runtime::Metrics& metrics, std::function<Result<void>()> mounts_seen) {
+  metrics.add_collector([seen = std::move(mounts_seen)] {
+    prometheus::MetricFamily family;
+    family.name = "pillar_csi_node_mounts_seen_on_host";
+    family.help =
+        "1: mounts below the kubelet directory are seen on the host; 0: mount propagation is missing";
+    family.type = prometheus::MetricType::Gauge;
+    prometheus::ClientMetric metric;
+    metric.gauge.value = seen() ? 1 : 0;
+    family.metric.push_back(metric);
+    return std::vector{family};
+  });
+}
+
 void log_report(const ReconcileReport& report) {
   runtime::log(spdlog::level::info, "stage records reconciled",
                {{"kept", std::to_string(report.kept)},
@@ -103,6 +118,11 @@ struct NodeApp::Impl {
       if (given()) return {};
       return fail(Reason::module_missing, "nvme-tcp is not usable");
     };
+  }
+  /// Whether mounts made here are seen on the host; blocking, and independent of this object's life.
+  std::function<Result<void>()> mounts_seen() const {
+    if (parts.mounts_seen) return parts.mounts_seen;
+    return [m = machine] { return m->check_mounts_seen(); };
   }
   Result<void> open_state();
   Result<void> reconcile(const std::string& boot_id);
@@ -203,6 +223,7 @@ Result<std::unique_ptr<NodeApp>> NodeApp::start(NodeConfig config, NodeParts par
   impl->node_id = std::move(*id);
   MachineOptions machine;
   machine.state_dir = impl->config.state_dir;
+  machine.kubelet_dir = impl->config.kubelet_dir;
   machine.roots = impl->config.roots;
   machine.identity = impl->config.identity;
   machine.limits = impl->config.limits;
@@ -213,6 +234,10 @@ Result<std::unique_ptr<NodeApp>> NodeApp::start(NodeConfig config, NodeParts par
   if (auto usable = impl->usable()(); !usable)
     runtime::log(spdlog::level::warn, "volumes cannot be attached on this node",
                  {{"why", usable.error().message}});
+  if (auto seen = impl->mounts_seen()(); !seen)
+    runtime::log(spdlog::level::err, "volumes cannot be mounted on this node",
+                 {{"why", seen.error().message}});
+  collect_propagation(*impl->parts.services.metrics, impl->mounts_seen());
   collect_controllers(*impl->parts.services.metrics, impl->config.roots);
   impl->start_actors();
   return std::unique_ptr<NodeApp>(new NodeApp(std::move(impl)));
@@ -230,6 +255,7 @@ bool NodeApp::shutdown(Clock::duration limit) {
 }
 
 const std::string& NodeApp::node_id() const { return impl_->node_id; }
+Result<void> NodeApp::ready() const { return impl_->mounts_seen()(); }
 const ReconcileReport& NodeApp::reconciled() const { return impl_->report; }
 
 void NodeApp::send(Call<csi::GetPluginInfoRequest, csi::GetPluginInfoResponse> call) {
@@ -251,9 +277,13 @@ void NodeApp::send(Call<csi::GetPluginCapabilitiesRequest, csi::GetPluginCapabil
 
 void NodeApp::send(Call<csi::ProbeRequest, csi::ProbeResponse> call) {
   // Records are reconciled before the first call can arrive; what is missing on the host is said per volume.
-  csi::ProbeResponse response;
-  response.mutable_ready()->set_value(true);
-  call.reply(std::move(response));
+  // A plugin whose mounts nobody sees would lose the data that pods write beside them (row H09).
+  impl_->answer(call, "Probe", [seen = impl_->mounts_seen()]() -> Result<csi::ProbeResponse> {
+    if (auto visible = seen(); !visible) return tl::unexpected(visible.error());
+    csi::ProbeResponse response;
+    response.mutable_ready()->set_value(true);
+    return response;
+  });
 }
 
 void NodeApp::send(Call<csi::NodeStageVolumeRequest, csi::NodeStageVolumeResponse> call) {
@@ -279,17 +309,24 @@ void NodeApp::send(Call<csi::NodeGetVolumeHealthRequest, csi::NodeGetVolumeHealt
 }
 
 void NodeApp::send(Call<csi::NodeGetStorageHealthRequest, csi::NodeGetStorageHealthResponse> call) {
-  impl_->answer(call, "NodeGetStorageHealth",
-                [check = impl_->usable()]() -> Result<csi::NodeGetStorageHealthResponse> {
-                  csi::NodeGetStorageHealthResponse response;
-                  if (auto usable = check(); !usable) {
-                    auto* entry = response.add_backend_health();
-                    entry->set_status(csi::STORAGE_UNREACHABLE);
-                    entry->set_reason("NvmeTcpUnusable");
-                    entry->set_message(usable.error().message);
-                  }
-                  return response;
-                });
+  impl_->answer(
+      call, "NodeGetStorageHealth",
+      [check = impl_->usable(), seen = impl_->mounts_seen()]() -> Result<csi::NodeGetStorageHealthResponse> {
+        csi::NodeGetStorageHealthResponse response;
+        if (auto visible = seen(); !visible) {
+          auto* entry = response.add_backend_health();
+          entry->set_status(csi::STORAGE_UNREACHABLE);
+          entry->set_reason("MountsHidden");
+          entry->set_message(visible.error().message);
+        }
+        if (auto usable = check(); !usable) {
+          auto* entry = response.add_backend_health();
+          entry->set_status(csi::STORAGE_UNREACHABLE);
+          entry->set_reason("NvmeTcpUnusable");
+          entry->set_message(usable.error().message);
+        }
+        return response;
+      });
 }
 
 void NodeApp::send(Call<csi::NodeGetCapabilitiesRequest, csi::NodeGetCapabilitiesResponse> call) {

@@ -28,6 +28,8 @@ struct NodeConfig {
   /// Where staging and target paths may lie (the kubelet directory); empty: any path that is not below a
   /// system directory.
   std::vector<std::string> allowed_prefixes;
+  /// The kubelet's directory: mounts below it have to be seen on the host (row H09); empty: not checked.
+  std::string kubelet_dir = "/var/lib/kubelet";
   std::int64_t max_volumes_per_node = 0;  ///< 0: no limit reported
   bool legacy_volume_condition = true;    ///< 1.12 VolumeCondition for kubelets up to 1.36
   bool standalone = false;  ///< the node id is "<name>/<host nqn>" (no CSINode to publish the NQN on)
@@ -45,6 +47,7 @@ struct NodeParts {
   std::function<bool()> nvme_tcp_usable =
       {};                    ///< empty: looks for the fabrics device and the module; blocking
   std::string boot_id = {};  ///< empty: read from /proc
+  std::function<Result<void>()> mounts_seen = {};  ///< empty: reads mountinfo; blocking
 };
 
 /// A running node plugin. Thread-safe. Every call is answered, at the latest when it is shut down.
@@ -76,6 +79,8 @@ class NodeApp {
 
   /// "<name>" or, standalone, "<name>/<host nqn>".
   const std::string& node_id() const;
+  /// Whether volumes can be mounted here: their mounts are seen on the host (row H09). Reads mountinfo.
+  Result<void> ready() const;
   /// What the start found of earlier stage records.
   const ReconcileReport& reconciled() const;
   /// Stops all actors; calls in flight are answered UNAVAILABLE. False when something was still there after

@@ -72,6 +72,22 @@ Result<void> read_tunables(const Context& context, hostio::FabricsTunables& tuna
   return hostio::validate(tunables);
 }
 
+Result<std::optional<std::string>> read_address(const Context& context, const std::string& key) {
+  const auto text = lookup(context, key);
+  if (!text) return std::optional<std::string>();
+  auto address = IpAddress::parse(*text);
+  if (!address) return tl::unexpected(with_context(address.error(), "context key " + key));
+  return std::optional(address->text);
+}
+
+Result<std::optional<std::uint16_t>> read_port(const Context& context, const std::string& key) {
+  const auto text = lookup(context, key);
+  if (!text) return std::optional<std::uint16_t>();
+  const auto port = number<std::uint16_t>(*text);
+  if (!port || *port == 0) return bad_key(key, *text, "a port number from 1 to 65535");
+  return port;
+}
+
 Result<SessionTarget> read_session(const VolumeId& volume, const Context& context) {
   for (const char* key : {"target_id", "address", "port"})
     if (!lookup(context, key))
@@ -86,12 +102,11 @@ Result<SessionTarget> read_session(const VolumeId& volume, const Context& contex
   if (!is_our_nqn(nqn)) return bad_key("target_id", nqn, "a subsystem NQN of this driver");
   if (nqn_belongs_to(nqn, volume) == Ownership::no)
     return bad_key("target_id", nqn, "the subsystem of volume " + volume.str());
-  auto address = IpAddress::parse(*lookup(context, "address"));
-  if (!address) return tl::unexpected(with_context(address.error(), "context key address"));
-  const std::string port_text = *lookup(context, "port");
-  const auto port = number<std::uint16_t>(port_text);
-  if (!port || *port == 0) return bad_key("port", port_text, "a port number from 1 to 65535");
-  return SessionTarget{std::string(k_protocol), nqn, address->text, *port,
+  auto address = read_address(context, "address");
+  if (!address) return tl::unexpected(address.error());
+  auto port = read_port(context, "port");
+  if (!port) return tl::unexpected(port.error());
+  return SessionTarget{std::string(k_protocol), nqn, **address, **port,
                        export_identity_of_nqn(nqn).namespace_uuid};
 }
 
@@ -207,6 +222,12 @@ Result<PublishContext> parse_publish_context(const Context& context, std::string
       return bad_key(own("formatted"), *formatted, "true or false");
     parsed.formatted = *formatted == "true";
   }
+  auto address = read_address(context, own("address"));
+  if (!address) return tl::unexpected(address.error());
+  parsed.address = *address;
+  auto port = read_port(context, own("port"));
+  if (!port) return tl::unexpected(port.error());
+  parsed.port = *port;
   return parsed;
 }
 
@@ -262,6 +283,9 @@ Result<StageRequest> parse_stage(const csi::NodeStageVolumeRequest& request, con
   auto context = parse_volume_context(*volume, to_context(request.volume_context()));
   if (!context) return tl::unexpected(context.error());
   stage.context = *context;
+  auto& session = stage.context.session;
+  session.address = stage.publish.address.value_or(session.address);
+  session.port = stage.publish.port.value_or(session.port);
   stage.usage.mode = capability->mode;
   stage.usage.access = capability->access;
   stage.usage.readonly = capability->info().readonly;

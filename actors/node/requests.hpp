@@ -68,6 +68,10 @@ struct PublishContext {
   std::string initiator_id;
   std::uint64_t capacity_bytes = 0;  ///< 0: not told
   bool formatted = false;            ///< the controller knows that the volume was formatted once
+  /// Where the export listens now, when that is told: the storage node may have moved since the volume was
+  /// made (row C12), and volume_context never changes.
+  std::optional<std::string> address;
+  std::optional<std::uint16_t> port;
 };
 Result<PublishContext> parse_publish_context(const Context& context, std::string_view host_nqn);
 

@@ -40,10 +40,14 @@ struct Staging {
 struct SessionTarget {
   std::string type = "nvmeof-tcp";
   std::string nqn;
-  std::string address;  ///< canonical IP literal
+  std::string address;  ///< canonical IP literal; in a record: where the session goes
   std::uint16_t port = 0;
   std::string namespace_uuid;
   friend bool operator==(const SessionTarget&, const SessionTarget&) = default;
+  /// The same export, wherever it listens.
+  bool same_export(const SessionTarget& other) const {
+    return type == other.type && nqn == other.nqn && namespace_uuid == other.namespace_uuid;
+  }
 };
 
 /// The block device as it was when it was verified last.

@@ -59,8 +59,14 @@ class VolumeOps {
   /// A corrupt record is set aside and missing; `keep_corrupt`: only missing.
   Answer<std::optional<StageRecord>> load(std::string volume_id, bool keep_corrupt = false);
   Answer<void> save(Record record);
+  /// The same where the record on disk serves as well: a state folder without room must not keep a volume
+  /// from being taken down.
+  Answer<void> save_if_possible(Context context, Record record);
 
   // Stage.
+  /// The request with the address the session of a staged volume goes to; a session that cannot come back
+  /// from its old address is ended first.
+  Answer<Shared> settle_address(Context context, Record record, Shared request);
   Answer<StageStep> choose_step(Context context, Record record, bool recorded, Shared request);
   Answer<void> bring_up(Context context, Record record, Shared request, StageStep step);
   Answer<void> write_intent(Context context, Record record, Shared request);

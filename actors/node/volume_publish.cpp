@@ -22,6 +22,7 @@ VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(
   auto step = plan_publish(*loaded, *request, *view);
   if (!step) co_return tl::unexpected(step.error());
   if (*step == PublishStep::done) co_return csi::NodePublishVolumeResponse();
+  if (view->hidden) co_return tl::unexpected(*view->hidden);
   const Record record = std::make_shared<StageRecord>(std::move(**loaded));
   record->publications = live_publications(*view, *record);
   const bool adopt = *step == PublishStep::adopt;
@@ -125,7 +126,8 @@ VolumeOps::Answer<csi::NodeUnpublishVolumeResponse> VolumeOps::unpublish(
   if (*loaded && (*loaded)->find_publication(*target) != nullptr) {
     const Record record = std::make_shared<StageRecord>(std::move(**loaded));
     record->drop_publication(*target);
-    auto saved = co_await save(record);
+    // Of a publication that stays recorded mountinfo says that it is gone.
+    auto saved = co_await save_if_possible(context, record);
     if (!saved) co_return tl::unexpected(saved.error());
   }
   co_return csi::NodeUnpublishVolumeResponse();

@@ -46,6 +46,13 @@ VolumeOps::Answer<void> VolumeOps::save(Record record) {
   co_return co_await host_->write_record(name, text);
 }
 
+VolumeOps::Answer<void> VolumeOps::save_if_possible(Context context, Record record) {
+  auto saved = co_await save(record);
+  if (saved || saved.error().reason != Reason::state_unwritable) co_return saved;
+  context.note("record", saved.error().message);
+  co_return Result<void>();
+}
+
 VolumeOps::Answer<csi::NodeStageVolumeResponse> VolumeOps::stage(Context context,
                                                                  Request<csi::NodeStageVolumeRequest> wire) {
   auto parsed = parse_stage(*wire, settings_.rules);
@@ -53,7 +60,7 @@ VolumeOps::Answer<csi::NodeStageVolumeResponse> VolumeOps::stage(Context context
   auto path = co_await host_->canonical(parsed->path);
   if (!path) co_return tl::unexpected(path.error());
   parsed->path = *path;
-  const Shared request = std::make_shared<const StageRequest>(std::move(*parsed));
+  Shared request = std::make_shared<const StageRequest>(std::move(*parsed));
 
   auto loaded = co_await load(request->volume_id);
   if (!loaded) co_return tl::unexpected(loaded.error());
@@ -65,6 +72,11 @@ VolumeOps::Answer<csi::NodeStageVolumeResponse> VolumeOps::stage(Context context
     record = *settled;
   }
   const bool recorded = record != nullptr;
+  if (recorded) {
+    auto settled = co_await settle_address(context, record, request);
+    if (!settled) co_return tl::unexpected(settled.error());
+    request = *settled;
+  }
   if (!recorded) record = std::make_shared<StageRecord>(new_record(*request));
   auto step = co_await choose_step(context, record, recorded, request);
   if (!step) co_return tl::unexpected(step.error());
@@ -80,10 +92,39 @@ VolumeOps::Answer<csi::NodeStageVolumeResponse> VolumeOps::stage(Context context
   co_return csi::NodeStageVolumeResponse();
 }
 
+VolumeOps::Answer<VolumeOps::Shared> VolumeOps::settle_address(Context context, Record record,
+                                                               Shared request) {
+  auto view = co_await host_->view();
+  if (!view) co_return tl::unexpected(view.error());
+  if (view->hidden) co_return tl::unexpected(*view->hidden);
+  auto step = plan_address(*record, *request, *view);
+  if (!step) co_return tl::unexpected(step.error());
+  if (*step == AddressStep::keep) {
+    auto kept = std::make_shared<StageRequest>(*request);
+    kept->context.session = record->session;
+    co_return Shared(std::move(kept));
+  }
+  if (*step == AddressStep::move) {
+    // First the session: until it is ended an unmount would wait for the old address. What was not written
+    // yet is lost, as the publication it belonged to has ended: only a volume that nobody holds moves.
+    const std::string nqn = record->session.nqn;
+    auto ended = co_await host_->disconnect(nqn);
+    if (!ended) co_return tl::unexpected(ended.error());
+    auto announced = co_await context.step("address_left");
+    if (!announced) co_return tl::unexpected(announced.error());
+    record->session = request->context.session;
+    auto saved = co_await save(record);
+    if (!saved) co_return tl::unexpected(saved.error());
+    context.note("address", record->session.address);
+  }
+  co_return request;
+}
+
 VolumeOps::Answer<StageStep> VolumeOps::choose_step(Context context, Record record, bool recorded,
                                                     Shared request) {
   auto view = co_await host_->view();
   if (!view) co_return tl::unexpected(view.error());
+  if (view->hidden) co_return tl::unexpected(*view->hidden);
   const auto known = recorded ? std::optional(*record) : std::nullopt;
   auto step = plan_stage(known, *request, *view);
   if (!step) co_return step;

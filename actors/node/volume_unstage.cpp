@@ -76,7 +76,8 @@ VolumeOps::Answer<bool> VolumeOps::take_down(Context context, Record record, std
   record->find_staging(path)->state = StagingState::unstaging;
   const bool last = record->stagings.size() == 1;
   if (last) record->phase = Phase::unstaging;
-  auto saved = co_await save(record);
+  // Whoever finds the earlier record after a crash here reads from mountinfo what is left to do.
+  auto saved = co_await save_if_possible(context, record);
   if (!saved) co_return tl::unexpected(saved.error());
   auto announced = co_await context.step("unstaging_written");
   if (!announced) co_return tl::unexpected(announced.error());

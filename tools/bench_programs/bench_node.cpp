@@ -289,6 +289,7 @@ Result<std::unique_ptr<tools::Service>> start(node::NodeConfig config, const run
   auto lock = hostio::DirectoryLock::acquire(config.state_dir);
   if (!lock) return tl::unexpected(lock.error());
   static const hostio::DirectoryLock k_held = std::move(*lock);
+  config.kubelet_dir.clear();  // nothing is mounted
   config.identity = {"nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555",
                      "11111111-2222-3333-4444-555555555555"};
   node::MachineOptions machine;

@@ -203,3 +203,10 @@ TEST_SUITE("durable files") {
     CHECK(DirectoryLock::acquire(dir.path()));
   }
 }
+
+TEST_CASE("a full file system is told from other failures") {
+  CHECK(is_full(errno_error(ENOSPC, "write")));
+  CHECK(is_full(errno_error(EDQUOT, "write")));
+  CHECK_FALSE(is_full(errno_error(EROFS, "write")));
+  CHECK_FALSE(is_full(fail(Reason::no_space, "the pool is full").value()));
+}

@@ -101,6 +101,45 @@ TEST_CASE("mount option words are matched whole") {
   CHECK(!has_mount_option("", "ro"));
 }
 
+TEST_CASE("H09: whether mounts below the kubelet directory are seen on the host") {
+  const std::string root = "20 1 0:30 / / rw,relatime - overlay overlay rw\n";
+  const auto kubelet = [](const std::string& tags) {
+    return "21 20 8:1 /kubelet /var/lib/kubelet rw,relatime " + tags + "- ext4 /dev/sda1 rw\n";
+  };
+  struct Row {
+    std::string mountinfo;
+    bool host_namespace;
+    bool seen;
+    const char* why;
+  };
+  const Row rows[] = {
+      {root + kubelet("shared:7 "), false, true, "Bidirectional"},
+      {root + kubelet("master:7 "), false, false, "HostToContainer"},
+      {root + kubelet("shared:90 master:7 "), false, false, "shared with nobody on the host"},
+      {root + kubelet(""), false, false, "None"},
+      {root + kubelet(""), true, false, "made private on the host"},
+      {root, false, false, "no kubelet directory in the container"},
+      {root, true, true, "on the host, whose root is private"},
+      {"20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n", false, true, "on the host, as systemd sets it up"},
+      {"20 1 8:1 / / rw shared:300 master:1 - ext4 /dev/sda1 rw\n", false, false,
+       "systemd unit with PrivateTmp"},
+      {root + kubelet("shared:7 ") + "22 21 0:50 / /var/lib/kubelet rw - tmpfs tmpfs rw\n", false, false,
+       "covered by another mount"},
+      {root + kubelet("") + "22 20 8:2 / /var/lib/kubelet2 rw shared:9 - ext4 /dev/sdb rw\n", false, false,
+       "a neighbour with a longer name"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.why);
+    const auto table = MountTable::parse(row.mountinfo).value();
+    const auto seen = check_propagation(table, "/var/lib/kubelet", row.host_namespace);
+    CHECK(seen.has_value() == row.seen);
+    if (!seen) {
+      CHECK(seen.error().reason == Reason::dependency_missing);
+      CHECK(seen.error().message.find("mountPropagation: Bidirectional") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("N04: paths are compared with their parents' links resolved") {
   const TempDir dir;
   std::filesystem::create_directories(dir / "real/pods");

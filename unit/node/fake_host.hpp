@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -70,6 +71,7 @@ class FakeMachine {
   std::set<std::string> active_superblocks;                 ///< by NQN: mounted in another namespace
   std::map<std::string, std::vector<std::string>> stacked;  ///< holders by NQN
   std::map<std::string, Error> failures;                    ///< by method, each time
+  std::optional<Error> hidden;                              ///< mounts are not seen on the host
   std::vector<std::string> log;
   CutOff cut;
   int calls = 0;
@@ -123,6 +125,7 @@ class FakeMachine {
       out.subsystems.push_back(subsystem);
     }
     out.gone = gone;
+    out.hidden = hidden;
     return out;
   }
 
@@ -194,7 +197,10 @@ class FakeHost final : public Host {
   Answer<void> connect(SessionTarget session, hostio::FabricsTunables tunables) override {
     static_cast<void>(tunables);
     const auto at = m_->exports.find(session.nqn);
-    if (at == m_->exports.end() || !at->second.reachable || at->second.address != session.address) {
+    const auto open = m_->sessions.find(session.nqn);
+    const bool there = open != m_->sessions.end() && open->second.address == session.address;
+    const bool reachable = at != m_->exports.end() && at->second.reachable;
+    if (!reachable || (at->second.address != session.address && !there)) {
       if (auto failed = enter("connect")) co_return tl::unexpected(*failed);
       co_return fail(Reason::connect_failed, "no target at " + session.address);
     }
@@ -203,7 +209,8 @@ class FakeHost final : public Host {
     co_return co_await task;
   }
   Answer<void> disconnect(std::string nqn) override {
-    return act("disconnect", [this, nqn] { m_->sessions.erase(nqn); });
+    // Mounts of the device stay, dead.
+    return act("disconnect", [this, nqn] { m_->lose_device(nqn); });
   }
   Answer<hostio::NvmeNamespace> wait_device(SessionTarget session) override {
     if (auto failed = enter("wait_device")) co_return tl::unexpected(*failed);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -185,7 +186,8 @@ struct App {
   std::shared_ptr<FakeMachine> machine = std::make_shared<FakeMachine>();
   std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
   std::shared_ptr<SlowHost::Gate> gate = std::make_shared<SlowHost::Gate>();
-  bool usable = true;
+  std::atomic<bool> usable = true;
+  std::atomic<bool> mounts_seen = true;
   std::unique_ptr<NodeApp> app;
 
   explicit App(bool standalone = false) {
@@ -198,7 +200,11 @@ struct App {
     config.max_volumes_per_node = 20;
     NodeParts parts;
     parts.boot_id = "boot-1";
-    parts.nvme_tcp_usable = [this] { return usable; };
+    parts.nvme_tcp_usable = [this] { return usable.load(); };
+    parts.mounts_seen = [this]() -> Result<void> {
+      if (mounts_seen) return {};
+      return fail(Reason::dependency_missing, "set mountPropagation: Bidirectional");
+    };
     parts.host = [m = machine, l = mutex, g = gate](std::shared_ptr<runtime::TimedExecutor> executor) {
       return std::make_shared<SlowHost>(m, l, g, std::move(executor));
     };
@@ -347,6 +353,22 @@ TEST_CASE("only what works is advertised") {
   const auto plugin = node.call<::csi::v1::GetPluginInfoResponse>(::csi::v1::GetPluginInfoRequest());
   CHECK(plugin->name() == "pillar-csi.bhyoo.com");
   CHECK(node.call<::csi::v1::ProbeResponse>(::csi::v1::ProbeRequest())->ready().value());
+}
+
+TEST_CASE("H09: Probe, storage health and a metric say that mounts are not seen on the host") {
+  App node;
+  node.mounts_seen = false;
+  const auto probe = node.call<::csi::v1::ProbeResponse>(::csi::v1::ProbeRequest());
+  REQUIRE_FALSE(probe);
+  CHECK(probe.error().reason == Reason::dependency_missing);
+  CHECK(probe.error().code == Code::failed_precondition);
+  const auto health =
+      node.call<::csi::v1::NodeGetStorageHealthResponse>(::csi::v1::NodeGetStorageHealthRequest());
+  REQUIRE(health);
+  REQUIRE(health->backend_health_size() == 1);
+  CHECK(health->backend_health(0).reason() == "MountsHidden");
+  node.mounts_seen = true;
+  CHECK(node.call<::csi::v1::ProbeResponse>(::csi::v1::ProbeRequest()));
 }
 
 TEST_CASE(

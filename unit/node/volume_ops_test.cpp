@@ -428,6 +428,112 @@ TEST_CASE("a stale session to another address is replaced unless it is in use") 
   CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.5");
 }
 
+namespace {
+
+/// The storage node listens elsewhere now, and publish_context says so.
+::csi::v1::NodeStageVolumeRequest moved(::csi::v1::NodeStageVolumeRequest request) {
+  (*request.mutable_publish_context())["pillar-csi.bhyoo.com/address"] = "10.0.0.6";
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("C12: the address of the publication is where the node connects") {
+  Node node;
+  node.machine->exports.at(vol.nqn).address = "10.0.0.6";
+  CHECK(node.code(vol.stage()) == Code::unavailable);  // the address where the volume was made
+  REQUIRE(node.code(moved(vol.stage())) == Code::ok);
+  CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.6");
+  CHECK(node.record().session.address == "10.0.0.6");
+  CHECK(node.code(moved(vol.stage())) == Code::ok);
+  CHECK(node.machine->count("connect") == 2);
+  CHECK(node.code(vol.unstage()) == Code::ok);
+  CHECK(node.machine->sessions.empty());
+}
+
+TEST_CASE("C12: a storage node that moves under a staged volume") {
+  const bool block = false;
+  Node node;
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  node.machine->exports.at(vol.nqn).address = "10.0.0.6";
+  SUBCASE("a live session stays where it goes") {
+    REQUIRE(node.code(vol.publish("a")) == Code::ok);
+    CHECK(node.code(moved(vol.stage())) == Code::ok);
+    CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.5");
+    CHECK(node.machine->count("connect") == 1);
+    CHECK(node.machine->count("disconnect") == 0);
+    CHECK(node.record().session.address == "10.0.0.5");
+    // Also for a second staging path.
+    auto second = moved(vol.stage(block));
+    second.set_staging_target_path(vol.staging() + "-2");
+    CHECK(node.code(second) == Code::ok);
+    CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.5");
+  }
+  SUBCASE("one that waits for the old address is ended and made anew") {
+    node.machine->sessions.at(vol.nqn).state = hostio::ControllerState::connecting;
+    REQUIRE(node.code(moved(vol.stage())) == Code::ok);
+    CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.6");
+    CHECK(node.machine->count("disconnect") == 1);
+    CHECK(node.machine->layers(vol.staging()) == 1);
+    CHECK(node.machine->exports.at(vol.nqn).mkfs_runs == 1);
+    CHECK(node.record().session.address == "10.0.0.6");
+    CHECK(node.code(vol.unstage()) == Code::ok);
+  }
+  SUBCASE("but not under running pods") {
+    REQUIRE(node.code(vol.publish("a")) == Code::ok);
+    node.machine->sessions.at(vol.nqn).state = hostio::ControllerState::connecting;
+    const auto refused = node.call(moved(vol.stage()));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().reason == Reason::device_busy);
+    CHECK(refused.error().message.find("10.0.0.6") != std::string::npos);
+    CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.5");
+    CHECK(node.code(vol.unpublish("a")) == Code::ok);
+    CHECK(node.code(moved(vol.stage())) == Code::ok);
+  }
+  SUBCASE("one that was given up is replaced") {
+    node.machine->lose_device(vol.nqn);
+    REQUIRE(node.code(moved(vol.stage())) == Code::ok);
+    CHECK(node.machine->sessions.at(vol.nqn).address == "10.0.0.6");
+    CHECK(node.machine->layers(vol.staging()) == 1);
+  }
+}
+
+TEST_CASE("a full state folder refuses what needs a record and lets volumes be taken down") {
+  Node node;
+  const Error full{Code::unavailable, Reason::state_unwritable, "no space left; free space", {}};
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  REQUIRE(node.code(vol.publish("a")) == Code::ok);
+  node.machine->failures["write_record"] = full;
+  const auto refused = node.call(vol.publish("b"));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().reason == Reason::state_unwritable);
+  CHECK(node.machine->layers(Volume::target("b")) == 0);
+  CHECK(node.code(stats_of(vol, vol.staging())) == Code::ok);
+  CHECK(node.code(vol.unpublish("a")) == Code::ok);
+  CHECK(node.code(vol.unstage()) == Code::ok);
+  CHECK(node.machine->mounts.empty());
+  CHECK(node.machine->sessions.empty());
+  CHECK(node.machine->records.empty());
+  CHECK(node.code(vol.stage()) == Code::unavailable);
+  CHECK(node.machine->sessions.empty());
+  CHECK(node.machine->count("connect") == 1);
+  node.machine->failures.clear();
+  CHECK(node.code(vol.stage()) == Code::ok);
+}
+
+TEST_CASE("H09: nothing is mounted where nobody would see it, and everything can be taken down") {
+  Node node;
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  REQUIRE(node.code(vol.publish("a")) == Code::ok);
+  node.machine->hidden = Error{Code::failed_precondition, Reason::dependency_missing, "Bidirectional", {}};
+  for (const auto& refused : {node.code(vol.publish("b")), node.code(Volume("pvc-2").stage())})
+    CHECK(refused == Code::failed_precondition);
+  CHECK(node.machine->records.size() == 1);
+  CHECK(node.code(stats_of(vol, vol.staging())) == Code::ok);
+  CHECK(node.code(vol.unpublish("a")) == Code::ok);
+  CHECK(node.code(vol.unstage()) == Code::ok);
+}
+
 TEST_CASE("N04: symbolic links in the kubelet directory are resolved before anything is compared") {
   Node node;
   node.machine->links["/var/lib/kubelet"] = "/mnt/kubelet";
