@@ -63,7 +63,8 @@ ContextPtr make_context(AgentConfig config, AgentParts parts, std::unique_ptr<St
   context->host = std::move(parts.host);
   context->services = parts.services;
   context->store = std::move(store);
-  context->work = make_pool(parts.services, "work", 8, 4096, 32);
+  context->commands = make_pool(parts.services, "commands", 8, 4096, 32);
+  context->configfs = make_pool(parts.services, "configfs", 8, 4096, 32);
   context->durable = make_pool(parts.services, "durable", 2, 4096, 4);
   context->health = make_pool(parts.services, "health", 2, 64, 8);
   context->barriers = make_pool(parts.services, "barriers", 4, 4096, 64);
@@ -118,7 +119,8 @@ struct AgentApp::Impl {
   }
 
   ContextPtr context;
-  HealthProbe probe;
+  /// Shared with the jobs that look: one that hangs in the kernel outlives this object.
+  std::shared_ptr<HealthProbe> probe = std::make_shared<HealthProbe>();
   runtime::System system;
   bool stopped = false;
 };
@@ -168,7 +170,7 @@ void AgentApp::send(Call<v1::GetCapabilitiesRequest, v1::GetCapabilitiesResponse
 
 void AgentApp::send(Call<v1::HealthCheckRequest, v1::HealthCheckResponse> call) {
   impl_->answer(*impl_->context->health, call, "HealthCheck",
-                [context = impl_->context, probe = &impl_->probe](const v1::HealthCheckRequest& request)
+                [context = impl_->context, probe = impl_->probe](const v1::HealthCheckRequest& request)
                     -> Result<v1::HealthCheckResponse> { return health_check(*context, *probe, request); });
 }
 
@@ -196,12 +198,12 @@ void AgentApp::send(Call<v1::GetCapacityRequest, v1::GetCapacityResponse> call) 
 }
 
 void AgentApp::send(Call<v1::ListVolumesRequest, v1::ListVolumesResponse> call) {
-  impl_->answer(*impl_->context->work, call, "ListVolumes",
+  impl_->answer(*impl_->context->commands, call, "ListVolumes",
                 [context = impl_->context](const v1::ListVolumesRequest&) { return list_volumes(*context); });
 }
 
 void AgentApp::send(Call<v1::ListExportsRequest, v1::ListExportsResponse> call) {
-  impl_->answer(*impl_->context->work, call, "ListExports",
+  impl_->answer(*impl_->context->configfs, call, "ListExports",
                 [context = impl_->context](const v1::ListExportsRequest&) { return list_exports(*context); });
 }
 

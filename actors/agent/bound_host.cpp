@@ -90,7 +90,9 @@ class BoundHost final : public Host {
     auto job = [context = context_, volume, deadline = command_deadline()] {
       return context->host.backend->find(volume, deadline);
     };
-    auto found = co_await work<std::optional<hostio::LogicalVolume>>("look up volume " + volume.str(), job);
+    std::string what = "look up volume " + volume.str();
+    auto found =
+        co_await work<std::optional<hostio::LogicalVolume>>(*context_->commands, std::move(what), job);
     co_return found;
   }
 
@@ -125,7 +127,8 @@ class BoundHost final : public Host {
     auto job = [context = context_, volume, uid, deadline = command_deadline()] {
       return context->host.backend->activate(volume, uid, deadline);
     };
-    auto device = co_await work<hostio::LvDevice>("activate volume " + volume.str(), job);
+    std::string what = "activate volume " + volume.str();
+    auto device = co_await work<hostio::LvDevice>(*context_->commands, std::move(what), job);
     co_return device;
   }
 
@@ -140,7 +143,8 @@ class BoundHost final : public Host {
   Task<Result<std::optional<nvmet::LiveSubsystem>>> read_export(std::string nqn) override {
     if (auto free = check_settled(nqn); !free) co_return tl::unexpected(free.error());
     auto job = [context = context_, nqn] { return nvmet::read_subsystem(*context->host.nvmet, nqn); };
-    auto live = co_await work<std::optional<nvmet::LiveSubsystem>>("read " + nqn, job);
+    std::string what = "read " + nqn;
+    auto live = co_await work<std::optional<nvmet::LiveSubsystem>>(*context_->configfs, std::move(what), job);
     co_return live;
   }
 
@@ -149,7 +153,8 @@ class BoundHost final : public Host {
     auto hold = begin(nqn, ChangeKind::configure);
     if (!hold) co_return tl::unexpected(hold.error());
     auto job = plan_job(std::move(plan), std::move(*hold));
-    auto done = co_await work<Done>("configure " + nqn, std::move(job));
+    std::string what = "configure " + nqn;
+    auto done = co_await work<Done>(*context_->configfs, std::move(what), std::move(job));
     co_return nothing(done);
   }
 
@@ -226,11 +231,11 @@ class BoundHost final : public Host {
     };
   }
 
-  /// Runs `job` in the general pool. The backend bounds its commands itself.
+  /// Runs `job` in `pool`. The backend bounds its commands itself.
   template <class T, class Job>
-  Async<Result<T>> work(std::string what, Job job) {
-    return context_->work->run<T>(operation_.executor(), job_deadline(*context_), std::move(job),
-                                  JobOptions{std::move(what), {}});
+  Async<Result<T>> work(BlockingPool& pool, std::string what, Job job) {
+    return pool.run<T>(operation_.executor(), job_deadline(*context_), std::move(job),
+                       JobOptions{std::move(what), {}});
   }
 
   /// Sends a call to the actor of `key` and awaits its answer. The callee's work has no deadline of ours:

@@ -31,12 +31,14 @@ struct AgentContext {
   std::unique_ptr<StateStore> store;
   AgentActors actors;
   std::shared_ptr<InFlight> in_flight = std::make_shared<InFlight>();
-  std::unique_ptr<runtime::BlockingPool> work;      ///< backend commands and configfs
+  std::unique_ptr<runtime::BlockingPool> commands;  ///< backend commands, slow ones of a sick disk included
   std::unique_ptr<runtime::BlockingPool> durable;   ///< the state directory
   std::unique_ptr<runtime::BlockingPool> health;    ///< looking only
   std::unique_ptr<runtime::BlockingPool> barriers;  ///< namespace disables, which may hang
   std::unique_ptr<hostio::nvmet::Executor> executor;
   std::atomic<bool> gated{true};
+  /// For configfs; apart from the backend's commands, so that access can be ended whatever those wait for.
+  std::unique_ptr<runtime::BlockingPool> configfs;
 };
 
 using ContextPtr = std::shared_ptr<AgentContext>;

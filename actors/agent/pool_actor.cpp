@@ -33,8 +33,8 @@ Task<Result<T>> change(ContextPtr context, OperationContext op, std::string pool
   };
   hold.reset();
   runtime::JobOptions options{std::move(what), {}};
-  co_return co_await context->work->run<T>(op.executor(), job_deadline(*context), std::move(guarded),
-                                           std::move(options));
+  co_return co_await context->commands->run<T>(op.executor(), job_deadline(*context), std::move(guarded),
+                                               std::move(options));
 }
 
 void publish_size(const ContextPtr& context, const hostio::VolumeGroup& group) {
@@ -55,8 +55,8 @@ Task<Result<hostio::VolumeGroup>> capacity(ContextPtr context, PoolState* state,
     return context->host.backend->pool_info(request->pool, Deadline::after(context->limits.command));
   };
   runtime::JobOptions options{"read pool " + request->pool, {}};
-  auto info = co_await context->work->run<hostio::VolumeGroup>(op.executor(), job_deadline(*context), job,
-                                                               std::move(options));
+  auto info = co_await context->commands->run<hostio::VolumeGroup>(op.executor(), job_deadline(*context), job,
+                                                                   std::move(options));
   if (!info) co_return info;
   state->cached = *info;
   state->cached_at = Clock::now();

@@ -50,7 +50,7 @@ Task<Result<PortId>> ensure(ContextPtr context, PortState* state, OperationConte
   auto job = [context, request] { return ensure_port(*context, request->endpoint); };
   runtime::JobOptions options{"make port " + request->endpoint.key(), {}};
   auto port =
-      co_await context->work->run<PortId>(op.executor(), job_deadline(*context), job, std::move(options));
+      co_await context->configfs->run<PortId>(op.executor(), job_deadline(*context), job, std::move(options));
   if (port) state->known = *port;
   co_return port;
 }
@@ -64,7 +64,7 @@ Task<Result<Done>> open_one(ContextPtr context, PortState* state, OperationConte
   };
   runtime::JobOptions options{"link into port " + request->endpoint.key(), {}};
   auto done =
-      co_await context->work->run<Done>(op.executor(), job_deadline(*context), job, std::move(options));
+      co_await context->configfs->run<Done>(op.executor(), job_deadline(*context), job, std::move(options));
   if (!done) state->known.reset();
   co_return done;
 }
@@ -73,8 +73,8 @@ Task<Result<OpenedAll>> open_many(ContextPtr context, PortState* state, Operatio
                                   std::shared_ptr<const OpenAll> request) {
   auto job = [context, request] { return open_all(*context, *request); };
   runtime::JobOptions options{"open port " + request->endpoint.key(), {}};
-  auto done =
-      co_await context->work->run<OpenedAll>(op.executor(), job_deadline(*context), job, std::move(options));
+  auto done = co_await context->configfs->run<OpenedAll>(op.executor(), job_deadline(*context), job,
+                                                         std::move(options));
   if (!done) state->known.reset();
   co_return done;
 }

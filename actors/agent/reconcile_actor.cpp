@@ -208,7 +208,7 @@ Task<Result<std::vector<v1::ReconcileResult>>> close_strays(ContextPtr context, 
                                                             Shared<v1::ReconcileStateRequest> request) {
   auto read = [context] { return nvmet::read_our_subsystems(*context->host.nvmet); };
   runtime::JobOptions options{"list exports", {}};
-  auto live = co_await context->work->run<std::vector<nvmet::LiveSubsystem>>(
+  auto live = co_await context->configfs->run<std::vector<nvmet::LiveSubsystem>>(
       op.executor(), job_deadline(*context), read, std::move(options));
   if (!live) co_return tl::unexpected(live.error());
   auto closes = std::make_shared<std::vector<std::shared_ptr<CloseStray>>>();

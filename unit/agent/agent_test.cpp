@@ -129,6 +129,9 @@ class MemoryBackend final : public Backend {
     return {};
   }
   Result<hostio::LvDevice> activate(const AgentVolumeId& id, const std::string&, Deadline) override {
+    ++activating;
+    while (sick) std::this_thread::sleep_for(2ms);
+    --activating;
     const std::lock_guard lock(mutex);
     if (broken.count(id.name) > 0) return fail(Reason::device_missing, "no device of " + id.str());
     if (volumes.count(id) == 0) return fail(Reason::not_found, id.str() + " does not exist");
@@ -152,6 +155,8 @@ class MemoryBackend final : public Backend {
   std::map<AgentVolumeId, hostio::LogicalVolume> volumes;
   std::set<std::string> broken;
   int looks = 0;
+  std::atomic<int> activating{0};
+  std::atomic<bool> sick{false};  ///< commands hang
   std::atomic<int> changing{0};
   std::atomic<bool> overlapped{false};
 
@@ -568,6 +573,29 @@ TEST_CASE("B08: steady-state reconciles write nothing to configfs") {
     for (const auto& result : again->results()) CHECK((result.ok() && !result.changed()));
   }
   CHECK(node.log().size() == before);
+}
+
+TEST_CASE("I4: commands that hang on a sick disk do not keep access from being ended") {
+  Node node;
+  node.open();
+  node.publish("v", k_a);
+  constexpr int k_hanging = 12;  // more than there are workers for commands
+  for (int i = 0; i < k_hanging; ++i) REQUIRE(node.create("sick" + std::to_string(i), 1).has_value());
+  node.backend->sick = true;
+  for (int i = 0; i < k_hanging; ++i) {
+    auto r = Node::request<v1::ExportVolumeRequest>("sick" + std::to_string(i), 2);
+    Node::fill(*r.mutable_spec(), "sick" + std::to_string(i));
+    node.app->send(Call<v1::ExportVolumeRequest, v1::ExportVolumeResponse>{
+        std::make_shared<const v1::ExportVolumeRequest>(std::move(r)), Deadline::after(20s),
+        Reply<v1::ExportVolumeResponse>([](const Result<v1::ExportVolumeResponse>&) {})});
+  }
+  CHECK(eventually([&] { return node.backend->activating >= 8; }));
+  auto deny = Node::request<v1::DenyInitiatorRequest>("v", 4);
+  deny.set_nqn(Node::nqn("v"));
+  deny.set_host_nqn(k_a);
+  CHECK(node.ask<v1::DenyInitiatorResponse>(deny, 5s).has_value());
+  CHECK(node.ended(k_a, "v"));
+  node.backend->sick = false;
 }
 
 TEST_CASE("F02: parallel calls on many volumes and on one; metadata changes of a pool never overlap") {
