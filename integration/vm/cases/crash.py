@@ -79,7 +79,7 @@ def learn(fx, program):
 
     def each(what, size, function, *args):
         before = program.chaos()["steps"]
-        answer = function(*args)
+        answer = fx.retried(function, *args)  # the case before this one may have crashed another program
         after = program.chaos()["steps"]
         plan[what] = [(step, hit) for step, count in sorted(after.items()) if SWEPT.search(step)
                       for hit in range(1, min(count - before.get(step, 0), MAX_HITS) + 1)]
@@ -107,6 +107,7 @@ class Sweep:
         while (depth := deepest(self.plan)) >= 0:
             Life(self.fx, f"crash-{lives}", self.each).run(depth)
             lives += 1
+        self.fx.wait_served(self.program)
         told = f"{self.crashed} crashes in {lives} lives; not reached: {self.missed}\n"
         (self.fx.folder / f"crash-{self.program.name}.log").write_text(told)
         assert self.crashed, f"{self.program.name} announced no steps"
@@ -136,7 +137,11 @@ class Sweep:
             self.program.chaos(clear=True)
         else:
             self.crashed += 1
-            self.fx.bring_back(self.program)
+            self.program.start()
+            if self.program is self.fx.agent:
+                kernel.wait_listening(self.fx.vm, 9500)  # the repeats come before the controller has restored it
+            else:
+                self.fx.wait_served(self.program)
         # Also after an answer: a repeat must find the same.
         return self.fx.retried(function, *args)
 

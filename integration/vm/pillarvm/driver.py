@@ -8,7 +8,7 @@ import re
 import grpc
 import yaml
 
-from . import csi, kernel
+from . import csi, kernel, protos
 from .machines import Machines
 from .registry import fixture
 from .timing import scaled, until
@@ -180,6 +180,13 @@ class Driver(Machines):
     def wait_served(self, program):
         if program is self.agent:
             kernel.wait_listening(self.storage_vm, 9500)
+            # The controller has found it again and restored its exports.
+            messages, services = protos.load("agent")
+            with csi.channel(f"{self.storage_vm.ip}:9500") as channel:
+                agent = services.AgentStub(channel)
+                until(lambda: not self.retried(agent.HealthCheck, messages.HealthCheckRequest()).gated, scaled(60),
+                      "the controller has synchronised the agent", step=0.2)
+            self.retried(self.csi.capacity, {CLASS_KEY: CLASS})
             return
         clients = {self.controller: self.csi, **{node: self.node_csi[name] for name, node in self.nodes.items()}}
         clients[program].wait_ready()
