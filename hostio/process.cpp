@@ -60,19 +60,41 @@ std::mutex& wedged_mutex() {
   return mutex;
 }
 
-std::vector<WedgedProcess>& wedged_list() {
-  static std::vector<WedgedProcess> list;
+struct Wedged {
+  WedgedProcess process;
+  std::string command;  // its command line
+};
+
+std::vector<Wedged>& wedged_list() {
+  static std::vector<Wedged> list;
   return list;
 }
 
 void reap_wedged_locked() {
   std::erase_if(wedged_list(),
-                [](const WedgedProcess& w) { return ::waitpid(w.pid, nullptr, WNOHANG) != 0; });
+                [](const Wedged& w) { return ::waitpid(w.process.pid, nullptr, WNOHANG) != 0; });
 }
 
-void remember_wedged(pid_t pid, const std::string& program) {
+void remember_wedged(pid_t pid, const Command& command) {
   const std::scoped_lock lock(wedged_mutex());
-  wedged_list().push_back({pid, program, Clock::now()});
+  wedged_list().push_back({{pid, command.program, Clock::now()}, command.text()});
+}
+
+// Reaps, and refuses what would only hang again: without a limit, what is polled (the health of a file system
+// on a stuck disk) would pile up for as long as the disk is stuck.
+Result<void> refuse_pile(const Command& command) {
+  constexpr std::ptrdiff_t most_alike = 3;
+  const std::scoped_lock lock(wedged_mutex());
+  reap_wedged_locked();
+  if (wedged_list().empty()) return {};
+  const std::string text = command.text();
+  const auto alike = std::count_if(wedged_list().begin(), wedged_list().end(),
+                                   [&](const Wedged& each) { return each.command == text; });
+  if (alike < most_alike) return {};
+  return fail(Reason::command_timeout,
+              text + " not started: " + std::to_string(alike) +
+                  " earlier runs of it hang in the kernel; it is tried again once one of them ends",
+              {{"program", command.program}, {"wedged", "true"}});
 }
 
 // --- spawning ---------------------------------------------------------------------------------------------
@@ -354,7 +376,9 @@ Result<std::string> find_program(std::string_view program, const std::vector<std
 std::vector<WedgedProcess> wedged_processes() {
   const std::scoped_lock lock(wedged_mutex());
   reap_wedged_locked();
-  return wedged_list();
+  std::vector<WedgedProcess> processes;
+  for (const Wedged& each : wedged_list()) processes.push_back(each.process);
+  return processes;
 }
 
 Result<CommandResult> run_checked(CommandRunner& runner, const Command& command) {
@@ -381,7 +405,7 @@ Result<CommandResult> ProcessRunner::run(const Command& command) {
 }
 
 Result<CommandResult> ProcessRunner::run_unobserved(const Command& command) const {
-  wedged_processes();
+  if (auto free = refuse_pile(command); !free) return tl::unexpected(free.error());
   if (command.deadline.passed())
     return fail(Reason::command_timeout, command.program + " not started: no time left");
   const Result<std::string> path = find_program(command.program, options_.search_path);
@@ -399,7 +423,7 @@ Result<CommandResult> ProcessRunner::run_unobserved(const Command& command) cons
     // The whole group: a descendant that ignores SIGTERM must not act later (row I03).
     ::kill(-child->pid, SIGKILL);
     if (!supervisor.ends_within(options_.kill_grace)) {
-      remember_wedged(child->pid, command.program);
+      remember_wedged(child->pid, command);
       return fail(Reason::command_timeout,
                   command.text() + " (pid " + std::to_string(child->pid) +
                       ") hangs in the kernel and cannot be killed, after " +

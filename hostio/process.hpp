@@ -44,7 +44,7 @@ class CommandRunner {
   virtual ~CommandRunner() = default;
 
   /// Runs `command` to its end. A value for every exit code; errors: TOOL_MISSING (naming the Debian
-  /// package), COMMAND_TIMEOUT (killed and reaped; details["wedged"] = "true" when it could not be killed),
+  /// package), COMMAND_TIMEOUT (killed and reaped; details["wedged"] = "true": it, or 3 like it, hang on),
   /// OUTPUT_TOO_LARGE (killed), COMMAND_FAILED (died of a signal), IO_ERROR (could not be started).
   virtual Result<CommandResult> run(const Command& command) = 0;
 };

@@ -182,6 +182,34 @@ TEST_SUITE("process") {
     CHECK(errno == ECHILD);
   }
 
+  TEST_CASE("I03: what hangs in the kernel does not pile up: the same command is not started for ever") {
+    ProcessRunner::Options options;
+    options.term_grace = 0ms;
+    options.kill_grace = 0ms;
+    ProcessRunner runner(options);
+    // Leaves its process group, so that the signals miss it as they would a task in uninterruptible sleep.
+    Command stuck{"perl", {"-e", "setpgrp(0, getpgrp(getppid())) or die; $| = 1; print 'xx'; sleep 60"}};
+    stuck.output_limit = 1;  // stopped as soon as it writes
+    const auto end_all = [] {
+      for (const auto& each : wedged_processes()) ::kill(each.pid, SIGKILL);
+      for (const Deadline until = Deadline::after(5s); !wedged_processes().empty() && !until.passed();)
+        std::this_thread::sleep_for(5ms);
+      return wedged_processes().empty();
+    };
+    for (std::size_t i = 1; i <= 4; ++i) {
+      const auto result = runner.run(stuck);
+      REQUIRE_FALSE(result);
+      CHECK(result.error().reason == Reason::command_timeout);
+      CHECK(result.error().details.contains("wedged"));
+      CHECK((result.error().message.find("not started") != std::string::npos) == (i == 4));
+      CHECK(wedged_processes().size() == std::min<std::size_t>(i, 3));
+    }
+    CHECK(runner.run(Command{"true", {}, Deadline::after(20s)}));  // others go on
+    REQUIRE(end_all());
+    CHECK(runner.run(stuck).error().message.find("not started") == std::string::npos);
+    CHECK(end_all());
+  }
+
   TEST_CASE("many threads run programs at once") {
     ProcessRunner runner;
     std::vector<std::thread> threads;
