@@ -1,9 +1,14 @@
 #include "hostio/nvme/host_identity.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
+#include "hostio/block_device.hpp"
 #include "hostio/durable_file.hpp"
 #include "hostio/sysfs.hpp"
 #include "messages/ids.hpp"
@@ -108,12 +113,36 @@ Result<HostIdentityDecision> decide_host_identity(const HostIdentityPaths& paths
   return decision;
 }
 
-Result<HostIdentity> load_or_create_host_identity(const HostIdentityPaths& paths) {
+namespace {
+
+Result<HostIdentityDecision> read_host_identity(const HostIdentityPaths& paths) {
   const auto nqn_text = read_optional(paths.nqn_file);
   if (!nqn_text) return tl::unexpected(nqn_text.error());
   const auto id_text = read_optional(paths.id_file);
   if (!id_text) return tl::unexpected(id_text.error());
-  auto decision = decide_host_identity(paths, *nqn_text, *id_text, uuid_v4());
+  return decide_host_identity(paths, *nqn_text, *id_text, uuid_v4());
+}
+
+/// Held while an identity is made: two programs that start at once must end up with the same one. Without a
+/// directory to lock there is none to write into either, and the write says so.
+UniqueFd lock_directory_of(const std::string& file) {
+  const auto directory = std::filesystem::path(file).parent_path();
+  std::error_code ec;
+  std::filesystem::create_directories(directory, ec);
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  while (fd && ::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  return fd;
+}
+
+}  // namespace
+
+Result<HostIdentity> load_or_create_host_identity(const HostIdentityPaths& paths) {
+  auto decision = read_host_identity(paths);
+  if (!decision) return tl::unexpected(decision.error());
+  if (!decision->write_id && !decision->write_nqn) return decision->identity;
+  const UniqueFd lock = lock_directory_of(paths.id_file);
+  decision = read_host_identity(paths);
   if (!decision) return tl::unexpected(decision.error());
   if (decision->write_id) {
     if (auto done = write_identity_file(paths.id_file, decision->identity.id); !done)

@@ -1,3 +1,6 @@
+#include <thread>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -28,6 +31,22 @@ TEST_CASE("B01: the first start makes one pair from one UUID, later starts read 
   REQUIRE(second);
   CHECK(*second == *first);
   CHECK(read_file(dir / "nvme/hostnqn").value() == first->nqn + "\n");
+}
+
+TEST_CASE("programs that start at the same time agree on one identity") {
+  for (int round = 0; round < 20; ++round) {
+    const TempDir dir;
+    std::vector<std::string> seen(4);
+    std::vector<std::thread> programs;
+    for (auto& mine : seen)
+      programs.emplace_back([&] {
+        const auto identity = load_or_create_host_identity(in(dir));
+        mine = identity ? identity->nqn + " " + identity->id : identity.error().message;
+      });
+    for (auto& each : programs) each.join();
+    const auto kept = load_or_create_host_identity(in(dir)).value();
+    for (const auto& mine : seen) CHECK(mine == kept.nqn + " " + kept.id);
+  }
 }
 
 TEST_CASE("the identity of the host's own tools is taken over") {
