@@ -1,5 +1,8 @@
 #include "hostio/helper_process.hpp"
 
+#include <sys/prctl.h>
+
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -61,6 +64,8 @@ void register_helper(std::string verb, HelperFunction function) {
 
 std::optional<int> run_helper_main(int argc, const char* const* argv) {
   if (argc < 3 || std::string_view(argv[1]) != "--helper") return std::nullopt;
+  // Without its caller nobody would use the result, and a mount that shows up later would be nobody's.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::vector<std::string> args(argv + 3, argv + argc);
   // Invalid UTF-8 (a path from mountinfo) must not end the helper: it is replaced.
   const std::string text =

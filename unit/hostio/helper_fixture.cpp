@@ -1,5 +1,8 @@
 // A program with helper verbs, started by helper_process_test.cpp in the place of one of our own.
+#include <unistd.h>
+
 #include <chrono>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -18,6 +21,11 @@ int main(int argc, char** argv) {
   register_helper("throw", [](const Args&) -> Result<nlohmann::json> { throw std::runtime_error("boom"); });
   register_helper("bytes", [](const Args&) -> Result<nlohmann::json> { return nlohmann::json("\xff\xfe"); });
   register_helper("hang", [](const Args&) -> Result<nlohmann::json> {
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+    return nlohmann::json();
+  });
+  register_helper("announce", [](const Args& args) -> Result<nlohmann::json> {
+    std::ofstream(args.at(0)) << ::getpid() << std::endl;
     std::this_thread::sleep_for(std::chrono::minutes(1));
     return nlohmann::json();
   });

@@ -1,12 +1,18 @@
 #include "hostio/helper_process.hpp"
 
 #include <array>
+#include <csignal>
+#include <thread>
 
 #include <doctest/doctest.h>
+
+#include "hostio/durable_file.hpp"
+#include "temp_dir.hpp"
 
 using namespace pillar;
 using namespace pillar::hostio;
 using namespace std::chrono_literals;
+using pillar::hostio::testing::TempDir;
 
 namespace {
 
@@ -14,6 +20,12 @@ Result<nlohmann::json> call(const std::string& verb, const std::vector<std::stri
                             Clock::duration span = 10s) {
   ProcessRunner runner;
   return HelperRunner(runner, PILLAR_HELPER_FIXTURE).run(verb, args, Deadline::after(span));
+}
+
+/// False as well for a zombie: who adopts an orphan need not reap it at once.
+bool alive(pid_t pid) {
+  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  return stat && stat->find(") Z ") == std::string::npos;
 }
 
 }  // namespace
@@ -46,6 +58,23 @@ TEST_SUITE("helper process") {
     REQUIRE_FALSE(result);
     CHECK(result.error().reason == Reason::command_timeout);
     CHECK(Clock::now() - begin < 5s);
+  }
+
+  TEST_CASE("I05: a helper ends with the process that started it, and does nothing later") {
+    const TempDir dir;
+    const std::string ready = dir / "ready";
+    ProcessRunner runner;
+    // The shell stands for our program: it dies once the helper is at work.
+    const Command caller{
+        "sh",
+        {"-c", "\"$0\" --helper announce \"$1\" & while ! [ -s \"$1\" ]; do sleep 0.01; done; kill -9 $$",
+         PILLAR_HELPER_FIXTURE, ready},
+        Deadline::after(60s)};
+    REQUIRE_FALSE(runner.run(caller));
+    const pid_t helper = std::stoi(read_file(ready).value());
+    const Deadline until = Deadline::after(20s);
+    while (alive(helper) && !until.passed()) std::this_thread::sleep_for(5ms);
+    CHECK_FALSE(alive(helper));
   }
 
   TEST_CASE("a program that is no helper is reported") {
