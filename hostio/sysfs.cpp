@@ -11,12 +11,34 @@
 #include <system_error>
 
 #include "hostio/block_device.hpp"
+#include "hostio/exhaustion.hpp"
 
 namespace pillar::hostio {
 
+namespace {
+
+thread_local unsigned exhausted = 0;
+
+void note_failure(int code) {
+  if (code == EMFILE || code == ENFILE || code == ENOMEM) ++exhausted;
+}
+
+}  // namespace
+
+unsigned exhausted_reads() { return exhausted; }
+
+Result<void> check_not_exhausted(unsigned before, std::string_view what) {
+  if (exhausted == before) return {};
+  return fail(Reason::io_error, Code::unavailable,
+              std::string(what) + " cannot be read: out of file descriptors or memory; try again");
+}
+
 std::optional<std::string> read_attribute(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return std::nullopt;
+  if (!fd) {
+    note_failure(errno);
+    return std::nullopt;
+  }
   std::string text;
   std::array<char, 4096> chunk{};
   for (;;) {
@@ -58,6 +80,7 @@ std::vector<std::string> list_directory(const std::string& path) {
   for (auto it = std::filesystem::directory_iterator(path, ec);
        !ec && it != std::filesystem::directory_iterator(); it.increment(ec))
     names.push_back(it->path().filename().string());
+  note_failure(ec.value());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "hostio/exhaustion.hpp"
 #include "hostio/sysfs.hpp"
 #include "messages/ids.hpp"
 
@@ -159,12 +160,15 @@ ControllerAddress parse_controller_address(std::string_view text) {
 
 Result<std::vector<NvmeSubsystem>> NvmeTopology::read_subsystems(std::string_view only_nqn) const {
   std::vector<NvmeSubsystem> out;
+  const auto before = exhausted_reads();
   for (const auto& name : list_directory(class_dir())) {
     const auto dir = class_dir() + "/" + name;
     auto nqn = read_attribute(dir + "/subsysnqn");
     if (!nqn || (!only_nqn.empty() && *nqn != only_nqn)) continue;
     out.push_back(read_subsystem(roots_, dir, name, std::move(*nqn)));
   }
+  // A session that only could not be read must not look like none.
+  if (auto whole = check_not_exhausted(before, class_dir()); !whole) return tl::unexpected(whole.error());
   return out;
 }
 

@@ -1,3 +1,6 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 
 #include "fake_nvme.hpp"
@@ -39,6 +42,30 @@ TEST_CASE("C01, C03: a namespace is found by NQN and UUID, whatever its numbers 
   CHECK(found->node == fake.roots().dev + "/nvme3n2");
   CHECK(topology.nqn_of({259, 9}) == k_a);
   CHECK(!topology.nqn_of({8, 0}));
+}
+
+TEST_CASE("without descriptors left it is not known what is connected: an error, not an empty list") {
+  const FakeNvme fake;
+  fake.subsystem("nvme-subsys0", k_a);
+  fake.controller("nvme-subsys0", "nvme0", k_a);
+  const NvmeTopology topology(fake.roots());
+  const int next = ::dup(0);
+  ::close(next);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  // From no descriptor at all to enough for some of the reads: never a part of the truth.
+  for (int spare = 0; spare < 4; ++spare) {
+    const rlimit few{static_cast<rlim_t>(next + spare), before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const auto seen = topology.subsystems();
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CAPTURE(spare);
+    if (seen)
+      CHECK(seen->at(0).controllers.size() == 1);
+    else
+      CHECK(seen.error().code == Code::unavailable);
+    CHECK(seen.has_value() == (spare > 0));
+  }
 }
 
 TEST_CASE("without native multipath the device below the controller is found") {
