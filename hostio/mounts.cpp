@@ -274,10 +274,9 @@ Result<std::string> canonical_mount_path(const std::string& path) {
     if (part == ".." || part == ".") return bad("holds a relative component");
   if (given == "/") return bad("is the root directory");
   std::error_code ec;
-  const auto parent = std::filesystem::canonical(given.parent_path(), ec);
-  if (ec) {
-    return tl::unexpected(errno_error(ec.value(), "directory of " + path, Reason::not_found));
-  }
+  // Also when the last directories do not exist yet: they are made below what the links resolve to.
+  const auto parent = std::filesystem::weakly_canonical(given.parent_path(), ec);
+  if (ec) return tl::unexpected(errno_error(ec.value(), "directory of " + path));
   return (parent / given.filename()).string();
 }
 

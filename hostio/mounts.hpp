@@ -66,8 +66,8 @@ class MountTable {
 };
 
 /// `path` with every symbolic link of its parent directories resolved, its last component untouched (which
-/// may be a dead mount): the form mountinfo uses (row N04). NOT_FOUND when a parent does not exist,
-/// INVALID_ARGUMENT when `path` is not absolute or holds "..".
+/// may be a dead mount): the form mountinfo uses (row N04). What does not exist yet is kept as written, below
+/// what the rest resolves to. INVALID_ARGUMENT when `path` is not absolute or holds "..".
 Result<std::string> canonical_mount_path(const std::string& path);
 
 /// Whether this process lives in the mount namespace of process 1 and is not that process: then mounts need
