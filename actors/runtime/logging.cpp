@@ -89,13 +89,20 @@ class LineFormatter final : public spdlog::formatter {
     for (std::size_t i = 1; i + 1 < parts.size(); i += 2) line[parts[i]] = parts[i + 1];
     return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
+  /// Quoted when a reader could take it for more than one field.
+  static std::string quoted(const std::string& value) {
+    if (!value.empty() && value.find_first_of(" =\"") == std::string::npos) return value;
+    std::string out = "\"";
+    for (const char c : value) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+    return out + '"';
+  }
   static std::string as_text(const spdlog::details::log_msg& msg, std::string_view level,
                              const std::vector<std::string>& parts) {
     std::string line = fmt::format("{} {:<7} {}", timestamp(msg.time), level, parts[0]);
-    for (std::size_t i = 1; i + 1 < parts.size(); i += 2) {
-      const bool quote = parts[i + 1].empty() || parts[i + 1].find_first_of(" =\"") != std::string::npos;
-      line += ' ' + parts[i] + '=' + (quote ? '"' + parts[i + 1] + '"' : parts[i + 1]);
-    }
+    for (std::size_t i = 1; i + 1 < parts.size(); i += 2) line += ' ' + parts[i] + '=' + quoted(parts[i + 1]);
     return line;
   }
   bool json_;

@@ -77,9 +77,12 @@ TEST_CASE("logging: one line per event, fields kept, secrets and control charact
       CaptureStderr capture;
       REQUIRE(setup_logging("text", "debug"));
       log(spdlog::level::err, "broken", {{"volume", "v 1"}, {"code", "INTERNAL"}, {"empty", ""}});
+      log(spdlog::level::err, "hostile", {{"volume", "x\" code=OK y=\"\\"}, {"code", "INTERNAL"}});
       text = capture.text();
     }
     CHECK(text.find(" error   broken volume=\"v 1\" code=INTERNAL empty=\"\"\n") != std::string::npos);
+    CHECK(text.find(R"(hostile volume="x\" code=OK y=\"\\" code=INTERNAL)"
+                    "\n") != std::string::npos);
   }
   spdlog::set_default_logger(previous);
 }
