@@ -176,19 +176,6 @@ Result<void> check_other_targets(const StageRecord& record, const PublishRequest
   return {};
 }
 
-/// The kinds of the layers at a publication's target. Of a recorded one also the layers without a device were
-/// ours: the stage after the loss has replaced the device's number in the record.
-std::vector<LayerKind> target_layers(const KernelView& view, std::string_view target,
-                                     const StageRecord& record) {
-  auto kinds = layers_of(view, target, record);
-  if (record.find_publication(target) == nullptr) return kinds;
-  const auto layers = view.mounts.layers_at(target);
-  for (std::size_t index = 0; index < layers.size(); ++index)
-    if (kinds[index] == LayerKind::foreign && view.gone.contains(number_of(view, layers[index])))
-      kinds[index] = LayerKind::ours_dead;
-  return kinds;
-}
-
 Result<PublishStep> check_target(const StageRecord& record, const PublishRequest& request,
                                  const KernelView& view) {
   const auto layers = view.mounts.layers_at(request.target);
@@ -289,14 +276,27 @@ LayerKind classify(const KernelView& view, const MountEntry& layer, const StageR
   const auto* present = find_namespace(view, record.session);
   // A dead head keeps its number while it is mounted, so a number that is present now is the living device.
   if (present != nullptr && present->number == number && !view.gone.contains(number)) return LayerKind::ours;
-  if (const auto* owner = owner_of(view, number); owner != nullptr && owner->nqn != record.session.nqn)
-    return LayerKind::foreign;
-  return record.used(number) ? LayerKind::ours_dead : LayerKind::foreign;
+  // Numbers are given again, also to partitions and after a boot: another device that has one now is not
+  // ours.
+  const auto* owner = owner_of(view, number);
+  const bool may_be_ours = owner != nullptr ? owner->nqn == record.session.nqn : view.gone.contains(number);
+  return may_be_ours && record.used(number) ? LayerKind::ours_dead : LayerKind::foreign;
 }
 
 std::vector<LayerKind> layers_of(const KernelView& view, std::string_view path, const StageRecord& record) {
   std::vector<LayerKind> kinds;
   for (const auto& layer : view.mounts.layers_at(path)) kinds.push_back(classify(view, layer, record));
+  return kinds;
+}
+
+std::vector<LayerKind> target_layers(const KernelView& view, std::string_view target,
+                                     const StageRecord& record) {
+  auto kinds = layers_of(view, target, record);
+  if (record.find_publication(target) == nullptr) return kinds;
+  const auto layers = view.mounts.layers_at(target);
+  for (std::size_t index = 0; index < layers.size(); ++index)
+    if (kinds[index] == LayerKind::foreign && view.gone.contains(number_of(view, layers[index])))
+      kinds[index] = LayerKind::ours_dead;
   return kinds;
 }
 
@@ -326,6 +326,18 @@ Result<AddressStep> plan_address(const StageRecord& record, const StageRequest& 
   return AddressStep::move;
 }
 
+Result<void> refuse_other_volume(const StageRecord& record, std::string_view path, const KernelView& view) {
+  // By the device of the filesystem: a bound node does not keep its number from being given to another
+  // volume, and then it has to go all the more.
+  for (const auto& layer : view.mounts.layers_at(path))
+    if (const auto* owner = owner_of(view, layer.device);
+        owner != nullptr && owner->nqn != record.session.nqn)
+      return fail(Reason::target_occupied, Code::failed_precondition,
+                  std::string(path) + " is recorded for volume " + record.volume_id + " but holds " +
+                      layer.source + " of " + owner->nqn + "; unmount that volume first");
+  return {};
+}
+
 Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const StageRequest& request,
                              const KernelView& view) {
   if (!record) return plan_without_record(request, view);
@@ -343,6 +355,7 @@ Result<StageStep> plan_stage(const std::optional<StageRecord>& record, const Sta
 
 Result<void> check_remount(const StageRecord& record, std::string_view path, const KernelView& view) {
   const auto layers = view.mounts.layers_at(path);
+  if (auto clear = path_holds_ours(record, path, view); !clear) return tl::unexpected(clear.error());
   if (layers.empty() || classify(view, layers.front(), record) != LayerKind::ours) return {};
   const auto users = users_of(view, record);
   if (users.empty()) return {};
@@ -382,6 +395,9 @@ std::vector<Publication> live_publications(const KernelView& view, const StageRe
 Result<PublishStep> plan_publish(const std::optional<StageRecord>& record, const PublishRequest& request,
                                  const KernelView& view) {
   if (!record) return not_staged(request, "there is no record of it on this node");
+  if (record->find_staging(request.target) != nullptr)
+    return fail(Reason::invalid_argument, "target path " + request.target + " is a staging path of volume " +
+                                              request.volume_id + "; give the pod's own path");
   if (auto good = check_capability_staged(*record, request); !good) return tl::unexpected(good.error());
   if (auto good = check_stage(*record, request, view); !good) return tl::unexpected(good.error());
   if (auto good = check_other_targets(*record, request, view); !good) return tl::unexpected(good.error());
@@ -392,7 +408,15 @@ Result<UnpublishStep> plan_unpublish(const std::optional<StageRecord>& record, s
                                      std::string_view target, const KernelView& view) {
   const auto layers = view.mounts.layers_at(target);
   if (layers.empty()) return UnpublishStep::nothing;
-  if (record && record->find_publication(target) != nullptr) return UnpublishStep::unmount;
+  if (record && record->find_staging(target) != nullptr)
+    return fail(Reason::target_occupied, Code::failed_precondition,
+                std::string(target) + " is a staging path of volume " + std::string(volume_id) +
+                    "; NodeUnstageVolume takes it down");
+  if (record && record->find_publication(target) != nullptr) {
+    auto free = refuse_other_volume(*record, target, view);
+    if (!free) return tl::unexpected(free.error());
+    return UnpublishStep::unmount;
+  }
   const auto volume = VolumeId::parse(volume_id);
   const auto belongs = [&](const MountEntry& layer) {
     if (record && classify(view, layer, *record) != LayerKind::foreign) return true;
@@ -411,10 +435,15 @@ Result<UnstageStep> plan_unstage(const StageRecord& record, std::string_view pat
   const auto kinds = layers_of(view, path, record);
   if (staging == nullptr) {
     if (kinds.empty()) return UnstageStep::nothing;
+    if (record.find_publication(path) != nullptr)
+      return fail(Reason::device_busy, std::string(path) + " is a target path of volume " + record.volume_id +
+                                           "; NodeUnpublishVolume takes it down");
     if (any_is(kinds, LayerKind::foreign))
       return fail(Reason::target_occupied, Code::failed_precondition,
                   "staging path " + std::string(path) + " holds " + describe_top(view, path) +
                       ", which is not volume " + record.volume_id + "; unmount it by hand");
+  } else if (auto free = refuse_other_volume(record, path, view); !free) {
+    return tl::unexpected(free.error());
   }
   const auto others = static_cast<std::size_t>(std::count_if(
       record.stagings.begin(), record.stagings.end(), [&](const auto& each) { return each.path != path; }));

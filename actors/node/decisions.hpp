@@ -50,8 +50,17 @@ LayerKind classify(const KernelView& view, const hostio::MountEntry& layer, cons
 /// The kinds of all layers at `path`, topmost first.
 std::vector<LayerKind> layers_of(const KernelView& view, std::string_view path, const StageRecord& record);
 
+/// The same for a publication's target: of a recorded one also the layers without a device were ours, since a
+/// stage after the loss has replaced the device's number in the record.
+std::vector<LayerKind> target_layers(const KernelView& view, std::string_view target,
+                                     const StageRecord& record);
+
 /// Mount points through which the volume is used, apart from its own staging paths (rows D16, D17).
 std::vector<std::string> users_of(const KernelView& view, const StageRecord& record);
+
+/// FAILED_PRECONDITION when a layer at `path` is the filesystem of another NVMe volume: whatever is recorded
+/// for the path, that one is not ours to unmount.
+Result<void> refuse_other_volume(const StageRecord& record, std::string_view path, const KernelView& view);
 
 /// What NodeStage does next.
 enum class StageStep : std::uint8_t {
@@ -80,7 +89,8 @@ Result<AddressStep> plan_address(const StageRecord& record, const StageRequest& 
                                  const KernelView& view);
 
 /// Whether the layers at a staging path may be unmounted to be mounted afresh: FAILED_PRECONDITION while pods
-/// hold the same superblock, since a new mount of it would only be another door to the dead filesystem.
+/// hold the same superblock, since a new mount of it would only be another door to the dead filesystem, and
+/// when something else is mounted there.
 Result<void> check_remount(const StageRecord& record, std::string_view path, const KernelView& view);
 
 /// What happens to the content of the device (docs/fencing.md section 6): hostio::decide_format, and nothing
@@ -110,8 +120,8 @@ std::vector<Publication> live_publications(const KernelView& view, const StageRe
 
 /// What NodeUnpublish does next.
 enum class UnpublishStep : std::uint8_t { unmount, nothing };
-/// By path only (row D10): a recorded target is always unmounted. Without a record, only what provably
-/// belongs to the volume or is dead; otherwise FAILED_PRECONDITION.
+/// By path only (row D10): a recorded target is unmounted unless another volume is there. Without a record,
+/// only what provably belongs to the volume or is dead; otherwise FAILED_PRECONDITION.
 Result<UnpublishStep> plan_unpublish(const std::optional<StageRecord>& record, std::string_view volume_id,
                                      std::string_view target, const KernelView& view);
 

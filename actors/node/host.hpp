@@ -86,7 +86,7 @@ class Host {
   virtual Answer<void> grow(std::string fs_type, hostio::NvmeNamespace device, std::string mount_point) = 0;
 
   // Paths and mounts.
-  /// The form mountinfo uses; the path itself (without a trailing slash) when a parent is missing.
+  /// The form mountinfo uses, without a trailing slash.
   virtual Answer<std::string> canonical(std::string path) = 0;
   virtual Answer<void> make_directory(std::string path) = 0;
   /// Removes an empty directory or an empty file; missing is success. Never recursive.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hostio/durable_file.hpp"
+#include "hostio/exhaustion.hpp"
 #include "hostio/filesystem.hpp"
 #include "hostio/mounts.hpp"
 #include "hostio/probe.hpp"
@@ -42,6 +43,15 @@ runtime::BlockingPoolOptions pool_options(const MachineOptions& options, const c
   pool.hard_cap = hard_cap;
   pool.metrics = options.services.metrics;
   return pool;
+}
+
+/// Names in a directory; an error instead of an empty list when it could not be looked at.
+Result<std::vector<std::string>> names_in(const std::string& directory) {
+  const auto before = hostio::exhausted_reads();
+  auto names = hostio::list_directory(directory);
+  if (auto whole = hostio::check_not_exhausted(before, directory); !whole)
+    return tl::unexpected(whole.error());
+  return names;
 }
 
 std::string last_component(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -116,41 +126,40 @@ class LinuxHost final : public Host {
       : m_(std::move(machine)), executor_(std::move(executor)), connector_(std::move(connector)) {}
 
   Answer<std::optional<std::string>> read_record(std::string name) override {
-    return quick<std::optional<std::string>>("read stage record",
-                                             [m = m_, name](Deadline) -> Result<std::optional<std::string>> {
-                                               auto text = hostio::read_file(path_of(*m, name));
-                                               if (text) return std::optional(std::move(*text));
-                                               if (text.error().code == Code::not_found)
-                                                 return std::optional<std::string>();
-                                               // Too large or no regular file: as corrupt as one with a bad
-                                               // checksum.
-                                               if (text.error().reason == Reason::state_corrupt)
-                                                 return std::optional<std::string>("");
-                                               return tl::unexpected(text.error());
-                                             });
+    return on_record<std::optional<std::string>>(
+        "read stage record", name, [m = m_, name](Deadline) -> Result<std::optional<std::string>> {
+          auto text = hostio::read_file(path_of(*m, name));
+          if (text) return std::optional(std::move(*text));
+          if (text.error().code == Code::not_found) return std::optional<std::string>();
+          // Too large or no regular file: as corrupt as one with a bad
+          // checksum.
+          if (text.error().reason == Reason::state_corrupt) return std::optional<std::string>("");
+          return tl::unexpected(text.error());
+        });
   }
   Answer<void> write_record(std::string name, std::string text) override {
-    return quick<void>("write stage record", [m = m_, name, text](Deadline) {
+    return on_record<void>("write stage record", name, [m = m_, name, text](Deadline) {
       return hostio::write_file_durable(path_of(*m, name), text, 0600);
     });
   }
   Answer<void> remove_record(std::string name) override {
-    return quick<void>("remove stage record",
-                       [m = m_, name](Deadline) { return hostio::remove_durable(path_of(*m, name)); });
+    return on_record<void>("remove stage record", name,
+                           [m = m_, name](Deadline) { return hostio::remove_durable(path_of(*m, name)); });
   }
   Answer<std::string> set_aside_record(std::string name) override {
-    return quick<std::string>("set stage record aside", [m = m_, name](Deadline) -> Result<std::string> {
-      const std::string aside = path_of(*m, name) + ".corrupt-" + uuid_v4().substr(0, 8);
-      if (std::rename(path_of(*m, name).c_str(), aside.c_str()) != 0 && errno != ENOENT)
-        return tl::unexpected(errno_error(errno, "rename " + path_of(*m, name)));
-      return aside;
-    });
+    return on_record<std::string>(
+        "set stage record aside", name, [m = m_, name](Deadline) -> Result<std::string> {
+          const std::string aside = path_of(*m, name) + ".corrupt-" + uuid_v4().substr(0, 8);
+          if (std::rename(path_of(*m, name).c_str(), aside.c_str()) != 0 && errno != ENOENT)
+            return tl::unexpected(errno_error(errno, "rename " + path_of(*m, name)));
+          return aside;
+        });
   }
   Answer<std::vector<std::string>> list_records() override {
     return quick<std::vector<std::string>>(
         "list stage records", [m = m_](Deadline) -> Result<std::vector<std::string>> {
-          auto names = hostio::list_directory(m->options().state_dir);
-          std::erase_if(names, [](const std::string& name) { return !name.ends_with(".json"); });
+          auto names = names_in(m->options().state_dir);
+          if (names) std::erase_if(*names, [](const std::string& name) { return !name.ends_with(".json"); });
           return names;
         });
   }
@@ -159,10 +168,9 @@ class LinuxHost final : public Host {
     return quick<KernelView>("read mountinfo and sysfs", [m = m_](Deadline) { return m->view(); });
   }
   Answer<std::vector<std::string>> holders(hostio::NvmeNamespace device) override {
-    return quick<std::vector<std::string>>("read holders",
-                                           [device](Deadline) -> Result<std::vector<std::string>> {
-                                             return hostio::list_directory(device.dir + "/holders");
-                                           });
+    return quick<std::vector<std::string>>(
+        "read holders",
+        [device](Deadline) -> Result<std::vector<std::string>> { return names_in(device.dir + "/holders"); });
   }
   Answer<bool> superblock_active(std::string fs_type, hostio::NvmeNamespace device) override {
     return quick<bool>("look for an active superblock", [m = m_, fs_type, device](Deadline) -> Result<bool> {
@@ -253,13 +261,8 @@ class LinuxHost final : public Host {
   }
 
   Answer<std::string> canonical(std::string path) override {
-    return quick<std::string>("resolve " + path, [path](Deadline) -> Result<std::string> {
-      auto resolved = hostio::canonical_mount_path(path);
-      if (resolved || resolved.error().code != Code::not_found) return resolved;
-      std::string same = path;  // no parent: nothing can be mounted there
-      while (same.size() > 1 && same.back() == '/') same.pop_back();
-      return same;
-    });
+    return quick<std::string>("resolve " + path,
+                              [path](Deadline) { return hostio::canonical_mount_path(path); });
   }
   Answer<void> make_directory(std::string path) override {
     return quick<void>("make directory " + path, [path](Deadline) { return make_directory_here(path); });
@@ -339,6 +342,11 @@ class LinuxHost final : public Host {
   template <class T, class Fn>
   Answer<T> quick(std::string what, Fn fn) {
     return run<T>(m_->quick(), m_->options().limits.quick, std::move(what), {}, std::move(fn));
+  }
+  /// A write that hangs in the disk may still replace the file when it returns: no other one before that.
+  template <class T, class Fn>
+  Answer<T> on_record(std::string what, const std::string& name, Fn fn) {
+    return run<T>(m_->quick(), m_->options().limits.quick, std::move(what), "record " + name, std::move(fn));
   }
   template <class T, class Fn>
   Answer<T> slow(Clock::duration limit, std::string what, std::string job_key, Fn fn) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <utility>
 
 #include "actors/node/actors.hpp"
@@ -73,6 +74,17 @@ void collect_propagation(runtime::Metrics& metrics, std::function<Result<void>()
     family.metric.push_back(metric);
     return std::vector{family};
   });
+}
+
+/// The allowed directories as given and as what they resolve to: the kubelet directory may be a link.
+std::vector<std::string> resolved_prefixes(std::vector<std::string> prefixes) {
+  const auto given = prefixes.size();
+  for (std::size_t i = 0; i < given; ++i) {
+    std::error_code error;
+    auto real = std::filesystem::canonical(prefixes[i], error).string();
+    if (!error && real != prefixes[i]) prefixes.push_back(std::move(real));
+  }
+  return prefixes;
 }
 
 void log_report(const ReconcileReport& report) {
@@ -186,7 +198,7 @@ void NodeApp::Impl::start_actors() {
       return make_linux_host(m, std::move(executor),
                              [to](ConnectCall call) { caf::anon_send(to, std::move(call)); });
     };
-  shared->settings.rules = RequestRules{config.identity.nqn, config.allowed_prefixes};
+  shared->settings.rules = RequestRules{config.identity.nqn, resolved_prefixes(config.allowed_prefixes)};
   shared->settings.boot_id = parts.boot_id;
   shared->settings.legacy_volume_condition = config.legacy_volume_condition;
   volumes = spawn_volumes(system, shared);
@@ -205,11 +217,27 @@ Result<std::string> make_node_id(const std::string& name, bool standalone, const
   return id;
 }
 
+namespace {
+
+/// What no flag parser finds wrong.
+Result<void> check_config(const NodeConfig& config) {
+  if (config.max_volumes_per_node < 0)
+    return fail(Reason::invalid_argument, "max volumes per node is " +
+                                              std::to_string(config.max_volumes_per_node) +
+                                              "; give 0 (no limit) or a positive number");
+  for (const auto& prefix : config.allowed_prefixes)
+    if (auto good = check_path("allowed path", prefix, RequestRules()); !good) return good;
+  return {};
+}
+
+}  // namespace
+
 NodeApp::NodeApp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<NodeApp>> NodeApp::start(NodeConfig config, NodeParts parts) {
   auto id = make_node_id(config.node_name, config.standalone, config.identity.nqn);
   if (!id) return tl::unexpected(id.error());
+  if (auto good = check_config(config); !good) return tl::unexpected(good.error());
   if (parts.boot_id.empty()) {
     auto boot = read_boot_id(config.roots);
     if (!boot) return tl::unexpected(boot.error());

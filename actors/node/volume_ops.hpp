@@ -55,6 +55,9 @@ class VolumeOps {
   using Record = std::shared_ptr<StageRecord>;
   using Shared = std::shared_ptr<const StageRequest>;
 
+  /// The canonical form of a path to mount at. Checked again: a link must not lead out of where paths may be.
+  Answer<std::string> resolve(const char* what, std::string path);
+
   // Records.
   /// A corrupt record is set aside and missing; `keep_corrupt`: only missing.
   Answer<std::optional<StageRecord>> load(std::string volume_id, bool keep_corrupt = false);
@@ -98,6 +101,8 @@ class VolumeOps {
   // Publish.
   Answer<void> bind_target(Context context, Record record, std::shared_ptr<const PublishRequest> request,
                            bool clear);
+  /// After a bind that failed: takes away what it left, and only that.
+  Answer<void> undo_bind(Record record, std::string target);
   Answer<void> unbind(std::string target);
 
   // Inspect.

@@ -1,5 +1,7 @@
 // NodePublishVolume and NodeUnpublishVolume.
 
+#include <algorithm>
+
 #include "actors/node/volume_ops.hpp"
 
 namespace pillar::node {
@@ -8,9 +10,9 @@ VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(
     Context context, Request<csi::NodePublishVolumeRequest> wire) {
   auto parsed = parse_publish(*wire, settings_.rules);
   if (!parsed) co_return tl::unexpected(parsed.error());
-  auto staging = co_await host_->canonical(parsed->staging_path);
+  auto staging = co_await resolve("staging target path", parsed->staging_path);
   if (!staging) co_return tl::unexpected(staging.error());
-  auto target = co_await host_->canonical(parsed->target);
+  auto target = co_await resolve("target path", parsed->target);
   if (!target) co_return tl::unexpected(target.error());
   parsed->staging_path = *staging;
   parsed->target = *target;
@@ -37,11 +39,7 @@ VolumeOps::Answer<csi::NodePublishVolumeResponse> VolumeOps::publish(
   auto bound = co_await bind_target(context, record, request, clear);
   if (!bound) {
     const std::string path = request->target;
-    auto undone = co_await unbind(path);
-    if (undone) {
-      record->drop_publication(path);
-      undone = co_await save(record);
-    }
+    auto undone = co_await undo_bind(record, path);
     if (!undone) context.note("rollback", undone.error().message);
     co_return tl::unexpected(bound.error());
   }
@@ -92,6 +90,19 @@ VolumeOps::Answer<void> VolumeOps::bind_target(Context context, Record record,
   co_return co_await save(record);
 }
 
+VolumeOps::Answer<void> VolumeOps::undo_bind(Record record, std::string target) {
+  auto view = co_await host_->view();
+  if (!view) co_return tl::unexpected(view.error());
+  // Somebody else may have mounted there meanwhile, which may be why the bind failed: that stays.
+  const auto kinds = target_layers(*view, target, *record);
+  if (std::find(kinds.begin(), kinds.end(), LayerKind::foreign) == kinds.end()) {
+    auto gone = co_await unbind(target);
+    if (!gone) co_return gone;
+  }
+  record->drop_publication(target);
+  co_return co_await save(record);
+}
+
 VolumeOps::Answer<void> VolumeOps::unbind(std::string target) {
   auto gone = co_await host_->unmount_all(target);
   if (!gone) co_return tl::unexpected(gone.error());
@@ -107,7 +118,7 @@ VolumeOps::Answer<csi::NodeUnpublishVolumeResponse> VolumeOps::unpublish(
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();
   const std::string asked = wire->target_path();
-  auto target = co_await host_->canonical(asked);
+  auto target = co_await resolve("target path", asked);
   if (!target) co_return tl::unexpected(target.error());
   auto loaded = co_await load(volume_id);
   if (!loaded) co_return tl::unexpected(loaded.error());

@@ -53,11 +53,19 @@ VolumeOps::Answer<void> VolumeOps::save_if_possible(Context context, Record reco
   co_return Result<void>();
 }
 
+VolumeOps::Answer<std::string> VolumeOps::resolve(const char* what, std::string path) {
+  auto resolved = co_await host_->canonical(path);
+  if (!resolved) co_return tl::unexpected(resolved.error());
+  auto allowed = check_path(what, *resolved, settings_.rules);
+  if (!allowed) co_return tl::unexpected(with_context(allowed.error(), path));
+  co_return resolved;
+}
+
 VolumeOps::Answer<csi::NodeStageVolumeResponse> VolumeOps::stage(Context context,
                                                                  Request<csi::NodeStageVolumeRequest> wire) {
   auto parsed = parse_stage(*wire, settings_.rules);
   if (!parsed) co_return tl::unexpected(parsed.error());
-  auto path = co_await host_->canonical(parsed->path);
+  auto path = co_await resolve("staging target path", parsed->path);
   if (!path) co_return tl::unexpected(path.error());
   parsed->path = *path;
   Shared request = std::make_shared<const StageRequest>(std::move(*parsed));

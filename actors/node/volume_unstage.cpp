@@ -35,7 +35,7 @@ VolumeOps::Answer<csi::NodeUnstageVolumeResponse> VolumeOps::unstage(
   if (!good) co_return tl::unexpected(good.error());
   const std::string volume_id = wire->volume_id();
   const std::string asked = wire->staging_target_path();
-  auto path = co_await host_->canonical(asked);
+  auto path = co_await resolve("staging target path", asked);
   if (!path) co_return tl::unexpected(path.error());
   auto loaded = co_await load(volume_id);
   if (!loaded) co_return tl::unexpected(loaded.error());
@@ -100,6 +100,8 @@ VolumeOps::Answer<void> VolumeOps::unmount_staging(Context context, Record recor
   if (!view) co_return tl::unexpected(view.error());
   const auto layers = view->mounts.layers_at(path);
   if (layers.empty()) co_return Result<void>();
+  auto free = refuse_other_volume(*record, path, *view);
+  if (!free) co_return free;
   const bool alive = classify(*view, layers.front(), *record) == LayerKind::ours;
   if (alive && !layers.front().read_only()) {
     // A flush or an unmount would hang in the kernel until the storage node is back or given up.

@@ -379,6 +379,57 @@ TEST_CASE("D10: unpublish goes by path; without a record only what is provably o
   CHECK(plan(true).value() == UnpublishStep::unmount);
 }
 
+TEST_CASE("a staging path is no target and a target is no staging path") {
+  const auto target = Volume::target("a");
+  Scene scene;
+  scene.mount(vol.staging());
+  scene.mount(target);
+  scene.record.put_publication({target, false, AccessMode::single_node_writer, true});
+  const auto view = scene.machine.view();
+  auto wire = vol.publish("b");
+  wire.set_target_path(vol.staging());
+  CHECK(plan_publish(scene.record, publish_of(wire), view).error().code == Code::invalid_argument);
+  CHECK(plan_unpublish(scene.record, vol.id, vol.staging(), view).error().code == Code::failed_precondition);
+  CHECK(plan_unstage(scene.record, target, view).error().code == Code::failed_precondition);
+}
+
+TEST_CASE("a number that another device has now is not ours, whatever the record says") {
+  // A mkfs was cut off, the machine booted, and 259:1 is a partition of the node's own disk since.
+  Scene scene(false);
+  scene.record.phase = Phase::formatting;
+  scene.record.stagings[0].state = StagingState::staging;
+  scene.mount("/var");
+  const auto view = scene.machine.view();
+  CHECK(users_of(view, scene.record).empty());
+  CHECK(plan_unstage(scene.record, vol.staging(), view).value() == UnstageStep::take_down);
+  CHECK(plan_unpublish(scene.record, vol.id, "/var", view).error().code == Code::failed_precondition);
+  scene.mount(vol.staging());
+  CHECK(scene.plan().error().code == Code::failed_precondition);
+}
+
+TEST_CASE("a recorded path that holds another volume by now is left alone") {
+  const auto target = Volume::target("a");
+  Scene scene;
+  scene.record.put_publication({target, false, AccessMode::single_node_writer, true});
+  scene.connect(Volume("pvc-2").nqn, 2);
+  scene.mount(target, 2);
+  scene.mount(vol.staging(), 2);
+  const auto view = scene.machine.view();
+  CHECK(plan_unpublish(scene.record, vol.id, target, view).error().code == Code::failed_precondition);
+  CHECK(plan_unstage(scene.record, vol.staging(), view).error().code == Code::failed_precondition);
+  CHECK(check_remount(scene.record, vol.staging(), view).error().code == Code::failed_precondition);
+}
+
+TEST_CASE("a bound node whose number another volume has now is unmounted: it would show that one's data") {
+  const auto target = Volume::target("a");
+  Scene scene(false);
+  scene.record.put_publication({target, false, AccessMode::single_node_writer, true});
+  scene.connect(Volume("pvc-2").nqn, 1);
+  scene.machine.mounts.push_back(FakeMount{target, "udev", "/nvme1n1", "devtmpfs", {0, 5}});
+  scene.machine.bound[target] = {259, 1};
+  CHECK(plan_unpublish(scene.record, vol.id, target, scene.machine.view()).value() == UnpublishStep::unmount);
+}
+
 TEST_CASE("D17: unstage is refused while a pod uses the volume, A07: unless another staging path keeps it") {
   Scene scene;
   scene.mount(vol.staging());

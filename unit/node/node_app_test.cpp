@@ -339,6 +339,19 @@ TEST_CASE("a node name or NQN that makes no node id is refused at start") {
   CHECK(make_node_id(std::string(250, 'a'), false, k_host_nqn));
 }
 
+TEST_CASE("a configuration that cannot be meant is refused at start") {
+  NodeConfig config;
+  config.node_name = "worker-1";
+  config.identity.nqn = k_host_nqn;
+  config.max_volumes_per_node = -1;
+  CHECK(NodeApp::start(config).error().code == Code::invalid_argument);
+  config.max_volumes_per_node = 0;
+  for (const char* prefix : {"", "kubelet", "/var/../etc", "/etc/kubelet"}) {
+    config.allowed_prefixes = {"/var/lib/kubelet", prefix};
+    CHECK(NodeApp::start(config).error().code == Code::invalid_argument);
+  }
+}
+
 TEST_CASE("only what works is advertised") {
   App node;
   const auto answer =

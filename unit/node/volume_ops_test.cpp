@@ -394,6 +394,41 @@ TEST_CASE("D10: unpublish and unstage work after the device is gone for good") {
   CHECK(node.machine->records.empty());
 }
 
+TEST_CASE("a publish that fails because another volume took the target leaves that one mounted") {
+  Node node({Volume(), Volume("pvc-2")});
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  REQUIRE(node.code(Volume("pvc-2").stage()) == Code::ok);
+  const auto other = node.machine->sessions.at(Volume("pvc-2").nqn).device.number;
+  node.machine->failures["bind"] = Error{Code::already_exists, Reason::target_occupied, "occupied", {}};
+  const auto context = runtime::OperationContext::detached("test", [&](std::string_view step) {
+    if (step == "publication_written")
+      node.machine->mounts.push_back(FakeMount{Volume::target("a"), "/dev/nvme", "/", "ext4", other});
+    return runtime::ChaosAction();
+  });
+  auto task = node.ops.publish(context,
+                               std::make_shared<const ::csi::v1::NodePublishVolumeRequest>(vol.publish("a")));
+  task.start();
+  REQUIRE(task.done());
+  CHECK(task.take().error().code == Code::already_exists);
+  CHECK(node.machine->layers(Volume::target("a")) == 1);
+  CHECK(node.record().publications.empty());
+}
+
+TEST_CASE("an unstage that was cut off leaves alone what another volume has mounted there since") {
+  Node node({Volume(), Volume("pvc-2")});
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  REQUIRE(node.code(Volume("pvc-2").stage()) == Code::ok);
+  const auto other = node.machine->sessions.at(Volume("pvc-2").nqn).device.number;
+  node.machine->failures["flush"] = Error{Code::unavailable, Reason::command_timeout, "late", {}};
+  REQUIRE(node.code(vol.unstage()) == Code::unavailable);
+  node.machine->failures.clear();
+  for (auto& each : node.machine->mounts)
+    if (each.target == vol.staging()) each.device = other;
+  for (const Code code : {node.code(vol.stage()), node.code(vol.unstage())})
+    CHECK(code == Code::failed_precondition);
+  CHECK(node.machine->layers(vol.staging()) == 1);
+}
+
 TEST_CASE("D04: unstage and unpublish take every layer away") {
   Node node;
   REQUIRE(node.code(vol.stage()) == Code::ok);
@@ -543,6 +578,19 @@ TEST_CASE("N04: symbolic links in the kubelet directory are resolved before anyt
   REQUIRE(node.code(vol.publish("a")) == Code::ok);
   CHECK(node.code(vol.unpublish("a")) == Code::ok);
   CHECK(node.code(vol.unstage()) == Code::ok);
+}
+
+TEST_CASE("a link does not lead out of the directories that paths may be in") {
+  Node node;
+  REQUIRE(node.code(vol.stage()) == Code::ok);
+  node.machine->links["/var/lib/kubelet/pods/a"] = "/etc/systemd";
+  CHECK(node.code(vol.publish("a")) == Code::invalid_argument);
+  CHECK(node.code(vol.unpublish("a")) == Code::invalid_argument);
+  node.machine->links["/var/lib/kubelet/plugins"] = "/usr";
+  CHECK(node.code(vol.unstage()) == Code::invalid_argument);
+  CHECK(node.code(vol.stage()) == Code::invalid_argument);
+  CHECK(node.machine->count("remove_target") == 0);
+  CHECK(node.machine->mounts.size() == 1);
 }
 
 TEST_CASE("K07: unknown and malformed ids") {
