@@ -214,7 +214,7 @@ class Waiter {
                                      {[this](const crd::WatchEvent& event) { see(event); },
                                       [this](const Error& error) { finish(tl::unexpected(error)); }});
       std::unique_lock lock(mutex_);
-      if (!changed_.wait_for(lock, deadline.left(), [this] { return outcome_.has_value(); }))
+      if (!changed_.wait_until(lock, deadline.at, [this] { return outcome_.has_value(); }))
         return State::pending;
       if (*outcome_ || (*outcome_).error().reason != Reason::version_expired) return *outcome_;
       outcome_.reset();  // too slow to follow: start over with the present state

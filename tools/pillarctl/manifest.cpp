@@ -1,11 +1,11 @@
 #include "tools/pillarctl/manifest.hpp"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <istream>
 #include <map>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -25,11 +25,15 @@ Result<std::string> read_all(const std::string& file, std::istream& input) {
     if (!stream) return fail(Reason::invalid_argument, file + ": " + std::strerror(errno));
   }
   std::istream& from = file == "-" ? input : stream;
-  std::ostringstream text;
-  // Unlike iterators, this reports a directory or an I/O error as a state and throws nothing.
-  if (from.peek() != std::istream::traits_type::eof()) text << from.rdbuf();
+  std::string text;
+  std::array<char, 65536> block{};
+  // One block more than is accepted is enough to be refused; the rest may have no end.
+  while (from && text.size() <= crd::k_max_yaml) {
+    from.read(block.data(), static_cast<std::streamsize>(block.size()));
+    text.append(block.data(), static_cast<std::size_t>(from.gcount()));
+  }
   if (from.bad()) return fail(Reason::invalid_argument, file + ": cannot be read (is it a directory?)");
-  return text.str();
+  return text;
 }
 
 std::string text_of(const nlohmann::json& value, const char* key) {

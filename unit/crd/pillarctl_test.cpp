@@ -253,6 +253,25 @@ TEST_CASE("a wrong command line is status 2, a wrong store status 1") {
   CHECK(shell.run({"get", "pst"}).has("does not exist"));
 }
 
+TEST_CASE("input without an end is refused, not read until memory is full") {
+  /// Endless zeros, as /dev/zero.
+  struct Endless : std::streambuf {
+    int_type underflow() override {
+      CHECK(++blocks < 1000);
+      setg(block, block, block + sizeof block);
+      return 0;
+    }
+    char block[65536] = {};
+    int blocks = 0;
+  };
+  Endless zeros;
+  std::istream in(&zeros);
+  std::ostringstream out;
+  std::ostringstream err;
+  CHECK(pillarctl::run({"validate", "-f", "-"}, "", in, out, err) == 1);
+  CHECK(err.str() == "error: stdin: larger than 4 MiB\n");
+}
+
 TEST_CASE("durations, ages and YAML scalars") {
   CHECK(pillarctl::parse_duration("30s").value() == 30s);
   CHECK(pillarctl::parse_duration("1h2m3s4ms").value() == 3723004ms);
