@@ -105,8 +105,9 @@ class Reader {
   }
   /// A quantity: "10Gi" or a number of bytes.
   void quantity(const char* key, std::int64_t& out);
-  /// A rule over fields already read; `key` empty: the object itself.
-  void check(bool holds, const char* key, std::string_view problem) {
+  /// A rule over fields already read; `key` empty: the object itself. `cel` says the same to the API server
+  /// (crd/schema.hpp), over the object as `self`; null: the field `key` is required.
+  void check(bool holds, const char* key, std::string_view problem, const char* /*cel*/ = nullptr) {
     if (holds || !value_.is_object()) return;
     const json* member = *key ? find(key) : &value_;
     errors_.push_back(
@@ -272,7 +273,7 @@ class Writer {
     optional(key, in);
   }
   void quantity(const char* key, std::int64_t& in);
-  void check(bool, const char*, std::string_view) {}
+  void check(bool, const char*, std::string_view, const char* = nullptr) {}
   void structural(std::initializer_list<const char*>, std::string_view) {}
   void ignored(std::initializer_list<const char*>) {}
 

@@ -54,6 +54,12 @@ FieldErrors to_errors(const std::vector<OptionProblem>& problems, std::string_vi
 
 }  // namespace
 
+std::vector<AllowedOption> allowed_zfs_properties() {
+  std::vector<AllowedOption> out;
+  for (const auto& rule : k_zfs_properties) out.push_back({rule.name, rule.form, ""});
+  return out;
+}
+
 FieldErrors check_mkfs_options(FsType type, const std::vector<std::string>& options, std::string_view path) {
   return to_errors(read_mkfs_options(to_string(type), options).problems, path);
 }

@@ -76,7 +76,7 @@ struct Metadata {
   std::string name;
   std::string uid;               ///< set by the store; one life of the name
   std::string resource_version;  ///< opaque; set by the store, compared on update
-  std::int64_t generation = 0;   ///< set by the store; rises when spec changes
+  std::int64_t generation = 0;   ///< set by the store; rises when spec changes and when deletion begins
   std::string creation_timestamp;
   std::string deletion_timestamp;  ///< empty: not being deleted
   std::vector<std::string> finalizers;

@@ -134,7 +134,10 @@ Result<Object> apply_remove(sqlite::Writer& writer, Kind kind, const std::string
                               next.metadata.resource_version + ")");
   gone = next.metadata.finalizers.empty();
   if (!gone && next.metadata.deleting()) return next;
-  if (!gone) next.metadata.deletion_timestamp = timestamp_now();
+  if (!gone) {
+    next.metadata.deletion_timestamp = timestamp_now();
+    ++next.metadata.generation;  // as Kubernetes does: the wish has changed
+  }
   const auto written = gone ? writer.erase(next) : writer.put(next, WatchEvent::Type::modified);
   if (!written) return tl::unexpected(written.error());
   return next;

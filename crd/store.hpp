@@ -38,7 +38,7 @@ struct Page {
 
 /// Outcome of a removal.
 struct Removed {
-  Object object;      ///< as last stored
+  Object object;      ///< as last stored; when it is gone possibly only kind, name and uid
   bool gone = false;  ///< false: finalizers hold it, deletionTimestamp is set
 };
 
@@ -48,7 +48,8 @@ struct WatchEvent {
     added,
     modified,
     deleted,   ///< `object` is the last state, with the resource version of the deletion
-    bookmark,  ///< the initial state is complete; only metadata.resource_version is set
+    bookmark,  ///< the initial state is complete, or nothing new up to here; only metadata.resource_version
+               ///< is set
   };
   Type type = Type::added;
   Object object;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "crd/codec.hpp"
+#include "crd/schema_codec.hpp"
 
 namespace pillar::crd {
 
@@ -80,7 +81,7 @@ void describe(V& v, AgentSpec& x) {
   v.optional("nodeRef", x.node_ref);
   v.optional("external", x.external);
   v.check(x.node_ref.has_value() != x.external.has_value(), "",
-          "exactly one of nodeRef, external must be set");
+          "exactly one of nodeRef, external must be set", "has(self.nodeRef) != has(self.external)");
 }
 template <class V>
 void describe(V& v, AgentCapabilities& x) {
@@ -128,7 +129,8 @@ template <class V>
 void describe(V& v, Backend& x) {
   v.optional("zfs", x.zfs);
   v.optional("lvm", x.lvm);
-  v.check(x.zfs.has_value() != x.lvm.has_value(), "", "exactly one of zfs, lvm must be set");
+  v.check(x.zfs.has_value() != x.lvm.has_value(), "", "exactly one of zfs, lvm must be set",
+          "has(self.zfs) != has(self.lvm)");
 }
 template <class V>
 void describe(V& v, StoreSpec& x) {
@@ -156,7 +158,8 @@ template <class V, class Type>
 void describe(V& v, Auth<Type>& x) {
   v.value("type", x.type);
   v.optional("secretRef", x.secret_ref);
-  v.check(x.type == Type::none || x.secret_ref.has_value(), "secretRef", "is required unless type is None");
+  v.check(x.type == Type::none || x.secret_ref.has_value(), "secretRef", "is required unless type is None",
+          "self.type == 'None' || has(self.secretRef)");
 }
 template <class V>
 void describe(V& v, NvmeofTcpTunables& x) {
@@ -207,7 +210,8 @@ void describe(V& v, Protocol& x) {
   v.optional("iscsi", x.iscsi);
   v.optional("nfs", x.nfs);
   v.check(x.nvmeof_tcp.has_value() + x.iscsi.has_value() + x.nfs.has_value() == 1, "",
-          "exactly one of nvmeofTcp, iscsi, nfs must be set");
+          "exactly one of nvmeofTcp, iscsi, nfs must be set",
+          "[has(self.nvmeofTcp), has(self.iscsi), has(self.nfs)].exists_one(one, one)");
 }
 template <class V>
 void describe(V& v, ProtocolSpec& x) {
@@ -215,6 +219,7 @@ void describe(V& v, ProtocolSpec& x) {
 }
 template <class V>
 void describe(V& v, ProtocolStatus& x) {
+  v.optional("protocolType", x.protocol_type);
   v.value("storageClassCount", x.storage_class_count);
   v.optional("activeAgents", x.active_agents);
   v.optional("conditions", x.conditions);
@@ -247,13 +252,15 @@ template <class V>
 void describe(V& v, BackendOverride& x) {
   v.optional("zfs", x.zfs);
   v.optional("lvm", x.lvm);
-  v.check(x.zfs.has_value() != x.lvm.has_value(), "", "exactly one of zfs, lvm must be set");
+  v.check(x.zfs.has_value() != x.lvm.has_value(), "", "exactly one of zfs, lvm must be set",
+          "has(self.zfs) != has(self.lvm)");
 }
 template <class V>
 void describe(V& v, ProtocolOverride& x) {
   v.optional("nvmeofTcp", x.nvmeof_tcp);
   v.optional("iscsi", x.iscsi);
-  v.check(x.nvmeof_tcp.has_value() != x.iscsi.has_value(), "", "exactly one of nvmeofTcp, iscsi must be set");
+  v.check(x.nvmeof_tcp.has_value() != x.iscsi.has_value(), "", "exactly one of nvmeofTcp, iscsi must be set",
+          "has(self.nvmeofTcp) != has(self.iscsi)");
 }
 template <class V>
 void describe(V& v, Overrides& x) {
@@ -592,6 +599,26 @@ PILLAR_CRD_TYPED(PillarStore)
 PILLAR_CRD_TYPED(PillarProtocol)
 PILLAR_CRD_TYPED(PillarStorageClass)
 PILLAR_CRD_TYPED(VolumeState)
+
+namespace schema {
+
+template <class T>
+nlohmann::json fields_of() {
+  return Fields::of<T>();
+}
+
+template nlohmann::json fields_of<AgentSpec>();
+template nlohmann::json fields_of<AgentStatus>();
+template nlohmann::json fields_of<StoreSpec>();
+template nlohmann::json fields_of<StoreStatus>();
+template nlohmann::json fields_of<ProtocolSpec>();
+template nlohmann::json fields_of<ProtocolStatus>();
+template nlohmann::json fields_of<StorageClassSpec>();
+template nlohmann::json fields_of<StorageClassStatus>();
+template nlohmann::json fields_of<VolumeSpec>();
+template nlohmann::json fields_of<VolumeStatus>();
+
+}  // namespace schema
 
 #undef PILLAR_CRD_CODEC
 #undef PILLAR_CRD_TYPED

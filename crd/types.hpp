@@ -215,6 +215,7 @@ struct ProtocolSpec {
   friend bool operator==(const ProtocolSpec&, const ProtocolSpec&) = default;
 };
 struct ProtocolStatus {
+  std::string protocol_type;  ///< (ours) routing token of spec.protocol's member, for columns
   std::int32_t storage_class_count = 0;
   std::vector<std::string> active_agents;
   Conditions conditions;

@@ -14,7 +14,7 @@ UNIT_CASE = re.compile(rf"\bTEST_CASE\w*\s*\(\s*(?:\w+,\s*)?({NAME})")
 
 
 def table(text):
-    """({row: (tests, note)}, complaints); tests are names of VM cases, and "unit"."""
+    """({row: (tests, note)}, complaints); tests are names of VM cases, "unit" and "kube"."""
     rows, bad = {}, []
     for line in text.splitlines():
         match = re.match(r"\| ((?:[A-R]\d\d(?:, )?)+) \|(.*)\|(.*)\|$", line)
@@ -22,8 +22,8 @@ def table(text):
             continue
         ids, tests, note = match.group(1).split(", "), match.group(2).strip(), match.group(3).strip()
         names = [] if tests == "-" else [name.strip("`") for name in tests.split(", ")]
-        if not all(name == "unit" or re.fullmatch(r"vm/[\w/-]+", name) for name in names):
-            bad.append(f"{match.group(1)}: {tests!r} is neither `-` nor a list of VM cases and unit")
+        if not all(name in ("unit", "kube") or re.fullmatch(r"vm/[\w/-]+", name) for name in names):
+            bad.append(f"{match.group(1)}: {tests!r} is neither `-` nor a list of VM cases, unit and kube")
         if not names and not note:
             bad.append(f"{match.group(1)}: neither a test nor a note why there is none")
         bad += [f"{row}: twice in the table" for row in ids if row in rows]
@@ -42,23 +42,23 @@ def vm_cases():
     return found
 
 
-def unit_rows():
-    """Rows that names of unit tests carry."""
-    names = [name for path in UNIT.rglob("*.cpp") for name in UNIT_CASE.findall(path.read_text())]
+def unit_rows(kube):
+    """Rows that names of unit tests carry, or of those on a real API server."""
+    paths = [path for path in UNIT.rglob("*.cpp") if (path.parent.name == "kube") == kube]
+    names = [name for path in paths for name in UNIT_CASE.findall(path.read_text())]
     return {row for name in names for row in ROW.findall(name)}
 
 
 def check():
     """What the table says and the tests do not, or the other way; empty when they agree."""
     rows, bad = table(TABLE.read_text())
-    cases, units = vm_cases(), unit_rows()
-    proved = {name: rows_of for name, rows_of in [*cases.items(), ("unit", units)]}
+    proved = {**vm_cases(), "unit": unit_rows(False), "kube": unit_rows(True)}
     for row, (tests, _) in rows.items():
         for name in sorted(tests):
             if name not in proved:
                 bad.append(f"{row}: there is no VM case {name}")
             elif row not in proved[name]:
-                bad.append(f"{row}: {'no unit test' if name == 'unit' else name} names it")
+                bad.append(f"{row}: {f'no {name} test' if name in ('unit', 'kube') else name} names it")
     for name, named in proved.items():
         for row in sorted(named):
             if name not in rows.get(row, (set(), ""))[0]:

@@ -2,7 +2,9 @@
 
 #include "actors/controller/agent_client_grpc.hpp"
 #include "actors/controller/controller.hpp"
+#include "actors/controller/csi_nodes.hpp"
 #include "actors/runtime/system.hpp"
+#include "crd/kube/store.hpp"
 #include "crd/sqlite_store.hpp"
 #include "csi/services.hpp"
 #include "messages/ids.hpp"
@@ -14,6 +16,7 @@ using namespace pillar;
 
 struct Flags {
   std::string store = "sqlite:///var/lib/pillar-csi/controller.db";
+  std::string kubeconfig;
   std::string cluster_id;
   std::uint32_t max_volumes_per_node = 0;
   bool legacy_volume_condition = true;
@@ -44,15 +47,36 @@ class ControllerService final : public tools::Service {
   csi_front::ControllerService<controller::ControllerApp> controller_;
 };
 
-Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
+/// The store, and who the nodes are, in `config`.
+Result<void> open_sqlite(const Flags& flags, controller::ControllerConfig& config) {
   auto path = crd::sqlite_path(flags.store);
   if (!path) return tl::unexpected(with_context(path.error(), "--store"));
   crd::SqliteOptions options;
   options.path = std::move(*path);
   auto store = crd::SqliteStore::open(options);
   if (!store) return tl::unexpected(store.error());
-  controller::ControllerConfig config;
   config.store = std::shared_ptr<crd::Store>(std::move(*store));
+  return {};
+}
+
+Result<void> open_kubernetes(const Flags& flags, controller::ControllerConfig& config) {
+  auto cluster = crd::kube::find_config(flags.kubeconfig, "");
+  if (!cluster) return tl::unexpected(with_context(cluster.error(), "--kubeconfig"));
+  crd::kube::ClientOptions options;
+  options.config = std::move(*cluster);
+  options.user_agent = "pillar-controller/" PILLAR_CSI_VERSION;
+  auto client = crd::kube::Client::make(std::move(options));
+  if (!client) return tl::unexpected(client.error());
+  config.store = std::make_shared<crd::kube::KubernetesStore>(*client);
+  config.nodes = std::make_shared<controller::CsiNodes>(*client);
+  return {};
+}
+
+Result<std::unique_ptr<tools::Service>> start(const Flags& flags, const runtime::Services& services) {
+  controller::ControllerConfig config;
+  const bool cluster = flags.store == "kubernetes" || !flags.kubeconfig.empty();
+  if (auto opened = (cluster ? open_kubernetes : open_sqlite)(flags, config); !opened)
+    return tl::unexpected(opened.error());
   config.cluster_id = flags.cluster_id;
   config.version = PILLAR_CSI_VERSION;
   config.connect = controller::grpc_agent_factory();
@@ -72,7 +96,12 @@ int main(int argc, char** argv) {
   program.default_metrics = "0.0.0.0:8080";
   program.default_health = "0.0.0.0:8081";
   program.add_flags = [&flags](CLI::App& cli) {
-    cli.add_option("--store", flags.store, "where resources live: sqlite:///PATH")->capture_default_str();
+    cli.add_option("--store", flags.store, "where resources live: sqlite:///PATH or kubernetes")
+        ->capture_default_str();
+    cli.add_option(
+        "--kubeconfig", flags.kubeconfig,
+        "kubeconfig file of the cluster, implies --store kubernetes; without it KUBECONFIG, else the "
+        "configuration of the pod");
     cli.add_option("--cluster-id", flags.cluster_id,
                    "enters every subsystem name; two clusters that share storage nodes or workers need "
                    "different ones, and "

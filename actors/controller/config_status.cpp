@@ -180,6 +180,7 @@ crd::StoreStatus wanted_status(const crd::PillarStore& store, const CatalogView&
 crd::ProtocolStatus wanted_status(const crd::PillarProtocol& protocol, const CatalogView& view,
                                   const VolumeIndex& volumes) {
   crd::ProtocolStatus status = protocol.status;
+  status.protocol_type = protocol.spec.protocol.type();
   status.storage_class_count = 0;
   std::set<std::string> agents;
   for (const auto& [name, each] : view.classes) {

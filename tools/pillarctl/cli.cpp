@@ -15,7 +15,7 @@ const std::map<std::string, Verb, std::less<>>& verbs() {
       {"help", Verb::help},       {"--help", Verb::help},       {"-h", Verb::help},
       {"version", Verb::version}, {"--version", Verb::version}, {"apply", Verb::apply},
       {"get", Verb::get},         {"describe", Verb::describe}, {"delete", Verb::remove},
-      {"wait", Verb::wait},       {"validate", Verb::validate}};
+      {"wait", Verb::wait},       {"validate", Verb::validate}, {"crds", Verb::crds}};
   return k_verbs;
 }
 
@@ -99,6 +99,18 @@ Result<void> take_flag(const std::string& flag, Arguments& arguments, Invocation
   };
   if (flag == "--store")
     return text([&](const std::string& v) -> Result<void> { return out.store = v, Result<void>(); });
+  if (flag == "--kubeconfig")
+    return text([&](const std::string& v) -> Result<void> {
+      out.kubeconfig = v;
+      out.store = k_kubernetes;
+      return {};
+    });
+  if (flag == "--context")
+    return text([&](const std::string& v) -> Result<void> {
+      out.context = v;
+      out.store = k_kubernetes;
+      return {};
+    });
   if (flag == "-f" || flag == "--filename")
     return text([&](const std::string& v) -> Result<void> { return out.files.push_back(v), Result<void>(); });
   if (flag == "-o" || flag == "--output")
@@ -173,6 +185,7 @@ Result<void> check(const Invocation& out) {
       return {};
     case Verb::help:
     case Verb::version:
+    case Verb::crds:
       return {};
   }
   return {};
@@ -234,9 +247,9 @@ Result<Invocation> parse_arguments(const std::vector<std::string>& all, const st
 }
 
 std::string usage() {
-  return R"(pillarctl shows and changes the resources of pillar-csi in its embedded store.
+  return R"(pillarctl shows and changes the resources of pillar-csi, in a Kubernetes cluster or the embedded store.
 
-Usage: pillarctl [--store URL] COMMAND
+Usage: pillarctl [--store URL | --kubeconfig FILE] COMMAND
 
   apply -f FILE            create or change what the manifests say (YAML or JSON, several documents; - is stdin)
   get KIND [NAME...]       list; -o wide|yaml|json|name, --no-headers
@@ -244,12 +257,15 @@ Usage: pillarctl [--store URL] COMMAND
   delete KIND NAME...      delete and wait until gone; -f FILE, --wait=false, --ignore-not-found, --timeout 30s
   wait KIND NAME...        --for=condition=TYPE[=STATUS] or --for=delete, --timeout 30s
   validate -f FILE         check manifests without a store
+  crds [KIND...]           print the CustomResourceDefinitions, for kubectl apply -f -
   version
 
 Kinds: pillaragents (pa), pillarstores (pst), pillarprotocols (pstr), pillarstorageclasses (psc),
        pillarvolumestates (pvst). KIND/NAME works as well.
 
---store is sqlite:///path/to/file; without it PILLARCTL_STORE, else sqlite:///var/lib/pillar-csi/controller.db.
+--store is sqlite:///path/to/file or kubernetes; without it PILLARCTL_STORE, else
+sqlite:///var/lib/pillar-csi/controller.db (called as kubectl-pillar: kubernetes). The cluster is the one of --kubeconfig
+and --context, else of KUBECONFIG, of the pod that this runs in, or of ~/.kube/config.
 
 Exit status: 0 done, 1 failed or timed out, 2 wrong command line.
 )";

@@ -14,7 +14,10 @@
 
 namespace pillar::pillarctl {
 
-enum class Verb { help, version, apply, get, describe, remove, wait, validate };
+enum class Verb { help, version, apply, get, describe, remove, wait, validate, crds };
+/// --store of a Kubernetes cluster.
+inline constexpr std::string_view k_kubernetes = "kubernetes";
+
 enum class Output { table, wide, yaml, json, name };
 
 /// What `wait` waits for.
@@ -32,7 +35,9 @@ struct Target {
 
 struct Invocation {
   Verb verb = Verb::help;
-  std::string store;
+  std::string store;       ///< sqlite:///PATH, or k_kubernetes
+  std::string kubeconfig;  ///< files as in KUBECONFIG; given: the store is a cluster
+  std::string context;     ///< of the kubeconfig, empty: its current one
   std::vector<std::string> files;
   std::vector<Target> targets;
   Output output = Output::table;

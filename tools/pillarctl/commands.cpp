@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "crd/kube/store.hpp"
+#include "crd/schema.hpp"
 #include "crd/sqlite_store.hpp"
 #include "crd/types.hpp"
 #include "messages/deadline.hpp"
@@ -317,21 +319,43 @@ void remove_all(const Invocation& asked, const std::vector<Manifest>& manifests,
     for (const auto& [target, uid] : held) wait_one(store, target, {true, "", ""}, uid, deadline, session);
 }
 
+void print_definitions(const Invocation& asked, Session& session) {
+  std::vector<crd::Kind> kinds;
+  for (const auto& target : asked.targets) kinds.push_back(target.kind);
+  if (kinds.empty()) kinds.assign(std::begin(crd::k_kinds), std::end(crd::k_kinds));
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    session.out << (i == 0 ? "" : "---\n") << definition_yaml(kinds[i]);
+}
+
+/// The store that was asked for.
+Result<std::unique_ptr<crd::Store>> open_store(const Invocation& asked) {
+  if (asked.store == k_kubernetes) {
+    auto config = crd::kube::find_config(asked.kubeconfig, asked.context);
+    if (!config) return tl::unexpected(config.error());
+    crd::kube::ClientOptions options;
+    options.config = std::move(*config);
+    options.user_agent = "pillarctl/" PILLAR_CSI_VERSION;
+    auto client = crd::kube::Client::make(std::move(options));
+    if (!client) return tl::unexpected(client.error());
+    return std::make_unique<crd::kube::KubernetesStore>(std::move(*client));
+  }
+  auto path = crd::sqlite_path(asked.store);
+  if (!path) return tl::unexpected(path.error());
+  crd::SqliteOptions options;
+  options.path = std::move(*path);
+  options.create = asked.verb == Verb::apply;
+  options.check = false;  // the controller checks; an operator's look must stay fast on a large store
+  auto store = crd::SqliteStore::open(options);
+  if (!store) return tl::unexpected(store.error());
+  return std::move(*store);
+}
+
 /// Commands that need the store.
 void run_on_store(const Invocation& asked, Session& session) {
   // Manifests first: wrong ones change nothing, not even make a store.
   const auto manifests = manifests_of(asked, session);
   if (!manifests) return;
-  const auto path = crd::sqlite_path(asked.store);
-  if (!path) {
-    session.fail_with(path.error().message);
-    return;
-  }
-  crd::SqliteOptions options;
-  options.path = *path;
-  options.create = asked.verb == Verb::apply;
-  options.check = false;  // the controller checks; an operator's look must stay fast on a large store
-  const auto store = crd::SqliteStore::open(options);
+  const auto store = open_store(asked);
   if (!store) {
     session.fail_with(store.error().message);
     return;
@@ -353,6 +377,7 @@ void run_on_store(const Invocation& asked, Session& session) {
       wait_all(asked, **store, session);
       break;
     case Verb::validate:
+    case Verb::crds:
     case Verb::help:
     case Verb::version:
       break;
@@ -360,6 +385,11 @@ void run_on_store(const Invocation& asked, Session& session) {
 }
 
 }  // namespace
+
+std::string definition_yaml(crd::Kind kind) {
+  return "# Made by `pillarctl crds`, from the types of crd/types.hpp and the rules of crd/schema.cpp.\n" +
+         to_yaml(crd::definition_of(kind));
+}
 
 int run(const std::vector<std::string>& arguments, const std::string& default_store, std::istream& input,
         std::ostream& out, std::ostream& err) {
@@ -378,6 +408,9 @@ int run(const std::vector<std::string>& arguments, const std::string& default_st
       break;
     case Verb::validate:
       validate(*asked, session);
+      break;
+    case Verb::crds:
+      print_definitions(*asked, session);
       break;
     default:
       run_on_store(*asked, session);

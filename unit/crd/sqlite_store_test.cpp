@@ -87,7 +87,7 @@ TEST_CASE("the SQLite store meets the store conformance suite") {
   run_conformance([&] {
     auto options = scratch.options();
     options.history = 50;
-    return Fixture{[options] { return open(options); }, options.history};
+    return Fixture{[options] { return open(options); }, options.history, ""};
   });
 }
 

@@ -17,8 +17,10 @@ namespace pillar::crd::test {
 /// A store under test, and a way to get another view of the same data (another client or connection).
 struct Fixture {
   std::function<std::unique_ptr<Store>()> open;
-  /// Writes that are more than this many versions back cannot be watched from; 0: not tested.
+  /// Writes that are more than this many versions back cannot be watched from; 0: history ends otherwise.
   std::size_t history = 0;
+  /// A version that lies before the kept history from the start; empty: none is known.
+  std::string expired;
 };
 
 /// Runs all requirements; `make` gives a fresh, empty fixture for each.

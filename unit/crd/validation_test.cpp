@@ -5,9 +5,11 @@
 
 #include "crd/filesystem_options.hpp"
 #include "crd/settings.hpp"
+#include "rule_cases.hpp"
 
 using namespace pillar;
 using namespace pillar::crd;
+using namespace pillar::crd::test;
 using nlohmann::json;
 
 namespace {
@@ -32,20 +34,6 @@ std::string refused(const Object& fresh, const Object* stored = nullptr) {
   return out;
 }
 
-struct Row {
-  Kind kind;
-  const char* spec;
-  const char* refused;  ///< paths, "" accepted
-};
-
-constexpr const char* k_class_head = R"({"storeRef":"s","protocolRef":"p",)";
-
-std::string volume_spec(const std::string& more) {
-  return R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/v","agentRef":"a","backendType":"lvm-lv",)"
-         R"("protocolType":"nvmeof-tcp","capacityBytes":1)" +
-         more + "}";
-}
-
 std::string status_refused(Kind kind, const std::string& status, const std::string& stored = "{}") {
   Object before = object(kind, "{}");
   before.status = Doc::of(json::parse(stored));
@@ -60,136 +48,8 @@ std::string status_refused(Kind kind, const std::string& status, const std::stri
 TEST_SUITE_BEGIN("crd validation");
 
 TEST_CASE("every rule of a new object") {
-  const Row rows[] = {
-      // PillarAgent
-      {Kind::agent, R"({"nodeRef":{"name":"n"}})", ""},
-      {Kind::agent,
-       R"({"nodeRef":{"name":"n","addressType":"ExternalIP","addressSelector":"10.0.0.0/8","port":1}})", ""},
-      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"fd00::/8"}})", ""},
-      {Kind::agent, R"({"external":{"address":"10.0.0.1","port":9500}})", ""},
-      {Kind::agent, R"({"external":{"address":"storage.example.com","port":9500}})", ""},
-      {Kind::agent, R"({})", "spec"},
-      {Kind::agent, R"({"nodeRef":{"name":"n"},"external":{"address":"a","port":1}})", "spec"},
-      {Kind::agent, R"({"nodeRef":{"name":"N_1"}})", "spec.nodeRef.name"},
-      {Kind::agent, R"({"nodeRef":{"name":"n","addressType":"Hostname"}})", "spec.nodeRef.addressType"},
-      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"10.0.0.0/33"}})",
-       "spec.nodeRef.addressSelector"},
-      {Kind::agent, R"({"nodeRef":{"name":"n","addressSelector":"10.0.0.0"}})",
-       "spec.nodeRef.addressSelector"},
-      {Kind::agent, R"({"nodeRef":{"name":"n","port":0}})", "spec.nodeRef.port"},
-      {Kind::agent, R"({"nodeRef":{"name":"n","port":65536}})", "spec.nodeRef.port"},
-      {Kind::agent, R"({"external":{"address":"10.0.0.1"}})", "spec.external.port"},
-      {Kind::agent, R"({"external":{"address":"10.0.0.1:9500","port":9500}})", "spec.external.address"},
-      {Kind::agent, R"({"external":{"address":"a/b","port":9500}})", "spec.external.address"},
-      // PillarStore
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0"}}})", ""},
-      {Kind::store,
-       R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","thinPool":"tp","provisioningMode":"thin"}}})",
-       ""},
-      {Kind::store,
-       R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","parentDataset":"k8s/vols","properties":{"compression":"lz4"}}}})",
-       ""},
-      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","volumeType":"dataset"}}})", ""},
-      {Kind::store, R"({"agentRef":"a","backend":{}})", "spec.backend"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v"},"zfs":{"pool":"p"}}})",
-       "spec.backend"},
-      {Kind::store, R"({"agentRef":"A B","backend":{"lvm":{"volumeGroup":"vg0"}}})", "spec.agentRef"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"../etc"}}})",
-       "spec.backend.lvm.volumeGroup"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg/x"}}})",
-       "spec.backend.lvm.volumeGroup"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"-vg"}}})",
-       "spec.backend.lvm.volumeGroup"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","provisioningMode":"thin"}}})",
-       "spec.backend.lvm.provisioningMode"},
-      {Kind::store, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"vg0","provisioningMode":"thick"}}})",
-       "spec.backend.lvm.provisioningMode"},
-      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","parentDataset":"../x"}}})",
-       "spec.backend.zfs.parentDataset"},
-      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","volumeType":"file"}}})",
-       "spec.backend.zfs.volumeType"},
-      {Kind::store,
-       R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"mountpoint":"/etc"}}}})",
-       "spec.backend.zfs.properties.mountpoint"},
-      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"sync":"disabled"}}}})",
-       "spec.backend.zfs.properties.sync"},
-      {Kind::store, R"({"agentRef":"a","backend":{"zfs":{"pool":"tank","properties":{"copies":2}}}})",
-       "spec.backend.zfs.properties.copies"},
-      // PillarProtocol
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{}}})", ""},
-      {Kind::protocol,
-       R"({"protocol":{"nvmeofTcp":{"maxQueueSize":16,"nrIoQueues":128,"inCapsuleDataSize":1024,"ctrlLossTmo":0,"reconnectDelay":0}}})",
-       ""},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"ctrlLossTmo":-1}}})", ""},
-      {Kind::protocol,
-       R"({"protocol":{"nvmeofTcp":{"auth":{"type":"DHCHAP","secretRef":{"name":"s","namespace":"n"}}}}})",
-       ""},
-      {Kind::protocol, R"({"protocol":{"iscsi":{"acl":true,"loginTimeout":15}}})", ""},
-      {Kind::protocol, R"({"protocol":{"nfs":{"version":"4.2"}}})", ""},
-      {Kind::protocol, R"({"protocol":{}})", "spec.protocol"},
-      {Kind::protocol, R"({})", "spec.protocol"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{},"iscsi":{}}})", "spec.protocol"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"port":0}}})", "spec.protocol.nvmeofTcp.port"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"maxQueueSize":15}}})",
-       "spec.protocol.nvmeofTcp.maxQueueSize"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"maxQueueSize":1025}}})",
-       "spec.protocol.nvmeofTcp.maxQueueSize"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"nrIoQueues":0}}})",
-       "spec.protocol.nvmeofTcp.nrIoQueues"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"nrIoQueues":129}}})",
-       "spec.protocol.nvmeofTcp.nrIoQueues"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"inCapsuleDataSize":1023}}})",
-       "spec.protocol.nvmeofTcp.inCapsuleDataSize"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"ctrlLossTmo":-2}}})",
-       "spec.protocol.nvmeofTcp.ctrlLossTmo"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"reconnectDelay":-1}}})",
-       "spec.protocol.nvmeofTcp.reconnectDelay"},
-      {Kind::protocol, R"({"protocol":{"nvmeofTcp":{"auth":{"type":"DHCHAP"}}}})",
-       "spec.protocol.nvmeofTcp.auth.secretRef"},
-      {Kind::protocol, R"({"protocol":{"iscsi":{"loginTimeout":0}}})", "spec.protocol.iscsi.loginTimeout"},
-      {Kind::protocol, R"({"protocol":{"nfs":{"version":"5"}}})", "spec.protocol.nfs.version"},
-      {Kind::protocol, R"({"protocol":{"nfs":{"squash":"x"}}})", "spec.protocol.nfs.squash"},
-      // PillarVolumeState
-      {Kind::volume,
-       R"({"volumeID":"a/b","agentVolumeID":"vg0/v","agentRef":"a","backendType":"lvm-lv","protocolType":"nvmeof-tcp"})",
-       "spec.volumeID"},
-      {Kind::volume,
-       R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/w","agentRef":"b","backendType":"zfs-zvol","protocolType":"iscsi","capacityBytes":-1})",
-       "spec.capacityBytes"},
-      {Kind::volume,
-       R"({"volumeID":"a/nvmeof-tcp/lvm-lv/vg0/v","agentVolumeID":"vg0/w","agentRef":"b","backendType":"zfs-zvol","protocolType":"iscsi"})",
-       "spec.agentRef,spec.protocolType,spec.backendType,spec.agentVolumeID"},
-  };
-  for (const auto& row : rows) CHECK_MESSAGE(refused(object(row.kind, row.spec)) == row.refused, row.spec);
-}
-
-TEST_CASE("every rule of a storage class") {
-  const std::pair<const char*, const char*> rows[] = {
-      {R"("storageClass":{"name":"fast","reclaimPolicy":"Retain","volumeBindingMode":"WaitForFirstConsumer","allowVolumeExpansion":false}})",
-       ""},
-      {R"("filesystem":{"fsType":"xfs","mkfsOptions":["-i","maxpct=5","-K"],"mountOptions":["noatime","logbsize=256k"]}})",
-       ""},
-      {R"("filesystem":{"mkfsOptions":[],"mountOptions":null}})", ""},
-      {R"("overrides":{"backend":{"lvm":{"provisioningMode":"thin"}},"protocol":{"nvmeofTcp":{"maxQueueSize":32}}}})",
-       ""},
-      {R"("overrides":{"backend":{"zfs":{"properties":{"volblocksize":"16K"}}}}})", ""},
-      {R"("storageClass":{"name":"F"}})", "spec.storageClass.name"},
-      {R"("storageClass":{"reclaimPolicy":"Recycle"}})", "spec.storageClass.reclaimPolicy"},
-      {R"("storageClass":{"volumeBindingMode":"Later"}})", "spec.storageClass.volumeBindingMode"},
-      {R"("filesystem":{"fsType":"btrfs"}})", "spec.filesystem.fsType"},
-      {R"("filesystem":{"mkfsOptions":["-F"]}})", "spec.filesystem.mkfsOptions[0]"},
-      {R"("filesystem":{"mountOptions":["noatime,nobarrier"]}})", "spec.filesystem.mountOptions[0]"},
-      {R"("overrides":{"backend":{}}})", "spec.overrides.backend"},
-      {R"("overrides":{"backend":{"lvm":{"volumeGroup":"x"}}}})", "spec.overrides.backend.lvm.volumeGroup"},
-      {R"("overrides":{"protocol":{"nvmeofTcp":{"port":1}}}})", "spec.overrides.protocol.nvmeofTcp.port"},
-      {R"("overrides":{"protocol":{"nvmeofTcp":{"acl":false}}}})", "spec.overrides.protocol.nvmeofTcp.acl"},
-      {R"("overrides":{"backend":{"zfs":{"properties":{"exec":"on"}}}}})",
-       "spec.overrides.backend.zfs.properties.exec"},
-      {R"("typo":1})", "spec.typo"},
-  };
-  for (const auto& [rest, expected] : rows)
-    CHECK_MESSAGE(refused(object(Kind::storage_class, k_class_head + std::string(rest))) == expected, rest);
-  CHECK(refused(object(Kind::storage_class, R"({"storeRef":"s"})")) == "spec.protocolRef");
+  for (const auto& one : new_object_cases())
+    CHECK_MESSAGE(refused(object(one.kind, one.after)) == one.refused, one.after);
 }
 
 TEST_CASE("defaults are written") {
@@ -207,57 +67,7 @@ TEST_CASE("defaults are written") {
 }
 
 TEST_CASE("immutable fields") {
-  struct Change {
-    Kind kind;
-    std::string before;
-    std::string after;
-    const char* refused;
-  };
-  const std::string lvm = R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v","thinPool":"t"}}})";
-  const std::string zfs = R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d"}}})";
-  const std::string cls = R"({"storeRef":"s","protocolRef":"p"})";
-  const std::string lvm_resolved =
-      R"(,"resolved":{"backend":{"lvm":{"volumeGroup":"vg0"}},"protocol":{"nvmeofTcp":{}}})";
-  const Change changes[] = {
-      {Kind::agent, R"({"nodeRef":{"name":"n"}})",
-       R"({"nodeRef":{"name":"n","port":9600,"addressSelector":"10.0.0.0/8"}})", ""},
-      {Kind::agent, R"({"nodeRef":{"name":"n"}})", R"({"nodeRef":{"name":"m"}})", "spec.nodeRef.name"},
-      {Kind::agent, R"({"nodeRef":{"name":"n"}})", R"({"external":{"address":"a","port":1}})", "spec"},
-      {Kind::agent, R"({"external":{"address":"a","port":1}})", R"({"external":{"address":"a","port":2}})",
-       "spec.external"},
-      {Kind::store, lvm,
-       R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v","thinPool":"t","provisioningMode":"thin"}}})",
-       ""},
-      {Kind::store, lvm, R"({"agentRef":"b","backend":{"lvm":{"volumeGroup":"v","thinPool":"t"}}})",
-       "spec.agentRef"},
-      {Kind::store, lvm, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"w","thinPool":"t"}}})",
-       "spec.backend.lvm.volumeGroup"},
-      {Kind::store, lvm, R"({"agentRef":"a","backend":{"lvm":{"volumeGroup":"v"}}})",
-       "spec.backend.lvm.thinPool"},
-      {Kind::store, lvm, zfs, "spec.backend"},
-      {Kind::store, zfs,
-       R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d","properties":{"copies":"2"}}}})",
-       ""},
-      {Kind::store, zfs, R"({"agentRef":"a","backend":{"zfs":{"pool":"q","parentDataset":"d"}}})",
-       "spec.backend.zfs.pool"},
-      {Kind::store, zfs, R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"e"}}})",
-       "spec.backend.zfs.parentDataset"},
-      {Kind::store, zfs,
-       R"({"agentRef":"a","backend":{"zfs":{"pool":"p","parentDataset":"d","volumeType":"dataset"}}})",
-       "spec.backend.zfs.volumeType"},
-      {Kind::storage_class, cls,
-       R"({"storeRef":"s","protocolRef":"p","storageClass":{"name":"x","reclaimPolicy":"Retain"}})", ""},
-      {Kind::storage_class, cls, R"({"storeRef":"t","protocolRef":"p"})", "spec.storeRef"},
-      {Kind::storage_class, cls, R"({"storeRef":"s","protocolRef":"q"})", "spec.protocolRef"},
-      {Kind::storage_class, cls, R"({"storeRef":"s","protocolRef":"p","storageClass":{"name":"other"}})",
-       "spec.storageClass.name"},
-      {Kind::volume, volume_spec(""), volume_spec(lvm_resolved + R"(,"claimRef":{"uid":"u"})"), ""},
-      {Kind::volume, volume_spec(lvm_resolved), volume_spec(""), "spec.resolved"},
-      {Kind::volume, volume_spec(lvm_resolved),
-       volume_spec(R"(,"resolved":{"backend":{"lvm":{"volumeGroup":"vg1"}},"protocol":{"nvmeofTcp":{}}})"),
-       "spec.resolved"},
-  };
-  for (const auto& change : changes) {
+  for (const auto& change : change_cases()) {
     const auto stored = admit(object(change.kind, change.before), nullptr);
     REQUIRE_MESSAGE(stored, change.before);
     CHECK_MESSAGE(refused(object(change.kind, change.after), &*stored) == change.refused, change.after);
@@ -281,46 +91,8 @@ TEST_CASE("metadata rules") {
 }
 
 TEST_CASE("status rules") {
-  CHECK(
-      status_refused(
-          Kind::agent,
-          R"({"fencing":{"epoch":"ab","sequence":3},"discoveredPools":[{"name":"vg0","type":"lvm","total":"10Gi","available":1024}]})") ==
-      "");
-  CHECK(status_refused(Kind::agent, R"({"discoveredPools":[{"name":"v","type":"lvm","total":"ten"}]})") ==
-        "status.discoveredPools[0].total");
-  CHECK(
-      status_refused(
-          Kind::protocol,
-          R"({"storageClassCount":1,"conditions":[{"type":"Ready","status":"True","reason":"Ok","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
-      "");
-  CHECK(
-      status_refused(
-          Kind::protocol,
-          R"({"conditions":[{"type":"Ready","status":"yes","reason":"Ok","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
-      "status.conditions[0].status");
-  CHECK(
-      status_refused(
-          Kind::protocol,
-          R"({"conditions":[{"type":"Ready","status":"True","reason":"not ok","lastTransitionTime":"2026-01-01T00:00:00Z"}]})") ==
-      "status.conditions[0].reason");
-  CHECK(
-      status_refused(
-          Kind::volume,
-          R"({"phase":"Ready","publicationGeneration":4,"publishedNodes":[{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"}]})",
-          R"({"publicationGeneration":4})") == "");
-  CHECK(status_refused(Kind::volume, R"({"publicationGeneration":3})", R"({"publicationGeneration":4})") ==
-        "status.publicationGeneration");
-  CHECK(status_refused(Kind::volume, R"({"phase":"Gone"})") == "status.phase");
-  CHECK(status_refused(Kind::volume, R"({"publishedNodes":[{"nodeID":"n","accessMode":"RWX"}]})") ==
-        "status.publishedNodes[0].accessMode");
-  CHECK(
-      status_refused(
-          Kind::volume,
-          R"({"publishedNodes":[{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"},{"nodeID":"n","accessMode":"SINGLE_NODE_WRITER"}]})") ==
-      "status.publishedNodes[1].nodeID");
-  CHECK(status_refused(Kind::volume, R"({"exportSpec":{"bindAddress":"host","port":1}})") ==
-        "status.exportSpec.bindAddress");
-  CHECK(status_refused(Kind::volume, R"({"exportSpec":{"bindAddress":"::1"}})") == "status.exportSpec.port");
+  for (const auto& one : status_cases())
+    CHECK_MESSAGE(status_refused(one.kind, one.after, one.before) == one.refused, one.after);
 }
 
 TEST_CASE("mkfs and mount options: allowlist by flag and value form") {
