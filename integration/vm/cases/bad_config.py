@@ -1,11 +1,13 @@
 """Programs on a machine that is not as it should be: wrong settings stop them at the start, everything else is answered per
 call and heals without a restart."""
 
+import contextlib
+
 import grpc
 import yaml
 
 from pillarvm import protos
-from pillarvm.csi import MIB, assert_code, assert_equal, channel
+from pillarvm.csi import MIB, ControllerClient, assert_code, assert_equal, channel, error_info
 from pillarvm.driver import CONTROLLER_SOCKET, NODE_SOCKET, STATE
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
@@ -94,6 +96,95 @@ def state_folders(fx):
     for argv in (agent_argv(fx, state="/run/a-file"), node_argv(fx, state="/run/a-file")):
         refused(fx, argv, "/run/a-file")
     vm.sh("umount /run/ro")
+
+
+@contextlib.contextmanager
+def full_folder(vm, path):
+    """The folder's content on a tiny file system with no room left; free() makes room. The content is kept at the end."""
+    vm.sh(f"cp -a {path} /run/kept; mount -t tmpfs -o size=512k,mode=700 tmpfs {path}; cp -a /run/kept/. {path}/; "
+          f"head -c 1m /dev/zero > {path}/filler 2>/dev/null || :")
+    try:
+        yield lambda: vm.sh(f"rm {path}/filler")
+    finally:
+        vm.sh(f"rm -rf /run/kept; cp -a {path} /run/kept; umount {path}; rm -rf {path}/*; cp -a /run/kept/. {path}/; "
+              "rm -rf /run/kept")
+
+
+@case("bad/full-disk-node", fixture="driver", timeout=150)
+def full_disk_node(fx):
+    """pillar-node starts on a full state folder: volumes can be taken down, one that needs a record is refused untouched,
+    and with room again the same call goes through."""
+    vm, node = fx.vm, fx.nodes["vm"]
+    volume = fx.create("full", 16 * MIB)
+    context = fx.attach(volume, "vm")
+    node.kill()
+    with full_folder(vm, f"{STATE}/node") as free:
+        fx.bring_back(node)
+        fx.node_csi["vm"].unstage(volume.volume_id, fx.staging(volume))
+        assert_equal((fx.sessions("vm"), fx.mounts("vm")), ([], []), "left by the unstage")
+        assert_code(Code.UNAVAILABLE, fx.stage, volume, "vm", context, reason="STATE_UNWRITABLE", match=f"{STATE}/node")
+        assert_equal((fx.sessions("vm"), fx.mounts("vm")), ([], []), "done without a record")
+        free()
+        fx.stage(volume, "vm", context)
+        fx.node_csi["vm"].unstage(volume.volume_id, fx.staging(volume))
+        node.kill()
+    fx.bring_back(node)
+    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    fx.csi.delete(volume.volume_id)
+
+
+@case("bad/full-disk-agent", fixture="driver", timeout=150)
+def full_disk_agent(fx):
+    """pillar-agent starts on a full state folder: what needs a fencing mark is refused, with room again it goes through."""
+    fx.agent.kill()
+    with full_folder(fx.vm, f"{STATE}/agent") as free:
+        fx.bring_back(fx.agent)
+        until(lambda: refusal(fx, "full-2") == "STATE_UNWRITABLE", scaled(40), "the create is refused for the full disk")
+        assert_equal(fx.lvs(), [], "LVs made without a fencing mark")
+        free()
+        volume = fx.retried(fx.create, "full-2", 16 * MIB)
+        fx.csi.delete(volume.volume_id)
+        fx.agent.kill()
+    fx.bring_back(fx.agent)
+    fx.wait_class_ready()
+
+
+@case("bad/full-disk-controller", fixture="driver", timeout=120)
+def full_disk_controller(fx):
+    """pillar-controller starts on a full disk and reads; what has to be written is refused with the remedy until there is
+    room."""
+    vm = fx.vm
+    vm.sh("mkdir -p /run/full; mount -t tmpfs -o size=2m tmpfs /run/full")
+    store, socket = "sqlite:///run/full/controller.db", "/run/full-controller.sock"
+    manifest = yaml.safe_dump({"apiVersion": "pillar-csi.bhyoo.com/v1alpha1", "kind": "PillarProtocol",
+                               "metadata": {"name": "nvme"}, "spec": {"protocol": {"nvmeofTcp": {"port": 4420}}}})
+
+    def apply():
+        return vm.run([fx.program("pillarctl"), "--store", store, "apply", "-f", "-"], check=False, input=manifest)
+
+    for fill in (False, True):
+        if fill:
+            vm.sh("head -c 4m /dev/zero > /run/full/filler 2>/dev/null || :")
+        process = vm.spawn(controller_argv(fx, store=store, socket=socket), log="full-controller")
+        client = ControllerClient(vm.forward(socket))
+        client.wait_ready()
+        if fill:
+            assert_equal(client.list().entries[:], [], "volumes of an empty store")
+            answer = apply()
+            assert answer.rc != 0 and "full" in answer.err + answer.out, answer
+            vm.sh("rm /run/full/filler")
+            assert_equal(apply().rc, 0, "the same with room")
+        process.kill()
+    vm.sh(f"umount /run/full; rm -f {socket}")
+
+
+def refusal(fx, name):
+    """Reason of the refusal of a create."""
+    try:
+        fx.create(name, 16 * MIB)
+        raise AssertionError("the create succeeded")
+    except grpc.RpcError as error:
+        return error_info(error)[0]
 
 
 def agent_health(fx, address):

@@ -6,12 +6,13 @@ import grpc
 
 from pillarvm import kernel
 from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
-from pillarvm.driver import PROTOCOL
+from pillarvm.driver import PROTOCOL, manifests
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
 
 Code = grpc.StatusCode
 TARGET = "/var/lib/kubelet/pods/found/mount"
+MOVED = "10.99.0.1"
 OTHER_NQN = "nqn.2014-08.org.example:decoy"
 
 
@@ -51,6 +52,52 @@ def identity(fx):
     vm.sh("cp /run/hostnqn /etc/nvme/")
     fx.bring_back(node)
     assert_equal(fx.node_csi["vm"].info().node_id, fx.node_ids["vm"], "node id")
+
+
+@case("discovery/moved-agent", fixture="driver", timeout=180)
+def moved_agent(fx):
+    """C12: the storage node gets another address: the next publication names it and the node goes there; a session that waits
+    for the address before is given up for the new one."""
+    vm, target = fx.vm, "/var/lib/kubelet/pods/moved/mount"
+    volume = fx.create("moved", 16 * MIB)
+    fx.attach(volume, "vm")
+    assert_equal(addresses(vm), [vm.ip], "address of the session")
+    vm.sh(f"echo kept > {fx.staging(volume)}/file")
+    fx.detach(volume, "vm")
+    vm.sh(f"ip addr add {MOVED}/32 dev lo")
+    move(fx, MOVED)
+    context = fx.retried(fx.attach, volume, "vm")
+    assert_equal(context["pillar-csi.bhyoo.com/address"], MOVED)
+    assert_equal(addresses(vm), [MOVED], "address of the session after the move")
+    assert_equal(vm.read_text(f"{fx.staging(volume)}/file").strip(), "kept")
+
+    # Published afresh, back at the first address, while the node still has the session to the other one.
+    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
+    move(fx, vm.ip)
+    context = fx.retried(fx.csi.publish, volume, fx.node_ids["vm"])
+    assert_equal(context["pillar-csi.bhyoo.com/address"], vm.ip)
+    fx.retried(fx.stage, volume, "vm", context)
+    assert_equal(addresses(vm), [vm.ip], "address of the session after the way back")
+    fx.mount(volume, "vm", context, target)
+    assert_equal(vm.read_text(f"{target}/file").strip(), "kept")
+    fx.unmount(volume, "vm", target)
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+    vm.sh(f"ip addr del {MOVED}/32 dev lo")
+
+
+def move(fx, address):
+    """The storage node's agent is at `address` from now on, and the controller has seen it there."""
+    fx.apply([each for each in manifests(address) if each["kind"] == "PillarAgent"])
+    until(lambda: fx.get("pa", "storage-1")["status"].get("resolvedAddress") == f"{address}:9500", scaled(30),
+          "the controller knows the agent's new address")
+    fx.wait_class_ready()
+
+
+def addresses(vm):
+    """Where the sessions of all NVMe-oF controllers go."""
+    text = vm.sh("cat /sys/class/nvme/nvme*/address 2>/dev/null || :")
+    return [word.split("=")[1] for line in text.split() for word in line.split(",") if word.startswith("traddr=")]
 
 
 @case("discovery/shared-identity", fixture="driver", timeout=60)

@@ -5,8 +5,10 @@ import threading
 import grpc
 
 from pillarvm import kernel
-from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
+from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap, pb
+from pillarvm.driver import METRICS_PORTS, NODE_SOCKET
 from pillarvm.registry import case
+from pillarvm.timing import scaled, until
 
 Code = grpc.StatusCode
 PODS = "/var/lib/kubelet/pods/m"
@@ -44,6 +46,42 @@ def occupied(fx):
     vm.sh(f"test -e {TARGET}/mine; umount {TARGET}; rmdir {TARGET}")
     fx.detach(volume, "vm")
     fx.csi.delete(volume.volume_id)
+
+
+@case("mounts/propagation", fixture="driver", timeout=120)
+def propagation(fx):
+    """H09: a kubelet directory whose mounts nobody else sees is said in Probe, storage health, metrics and NodeStage; what is
+    staged can be taken down; a shared mount heals it."""
+    vm, node = fx.vm, fx.node_csi["vm"]
+    volume = fx.create("hidden", SIZE)
+    context = fx.attach(volume, "vm")
+    fx.mount(volume, "vm", context, TARGET)
+    vm.sh("mkdir -p /run/kubelet; mount --bind /run/kubelet /var/lib/kubelet; mount --make-private /var/lib/kubelet")
+    try:
+        fx.nodes["vm"].kill()
+        fx.nodes["vm"].start()
+        until(lambda: vm.exists(NODE_SOCKET) and probed(node) == Code.FAILED_PRECONDITION, scaled(20), "Probe says so")
+        assert_code(Code.FAILED_PRECONDITION, node.publish, volume, context, fx.staging(volume), SECOND,
+                    match="mountPropagation: Bidirectional")
+        metrics = vm.py("import urllib.request\nresult = urllib.request.urlopen(args['url'], timeout=20).read().decode()",
+                        url=f"http://127.0.0.1:{METRICS_PORTS['pillar-node']}/metrics")
+        assert "pillar_csi_node_mounts_seen_on_host 0" in metrics, "the metric does not say so"
+        vm.sh("mount --make-shared /var/lib/kubelet")
+        assert_equal(probed(node), Code.OK, "Probe of a shared kubelet directory")
+    finally:
+        vm.sh("umount /var/lib/kubelet")
+    fx.unmount(volume, "vm", TARGET)
+    fx.detach(volume, "vm")
+    fx.csi.delete(volume.volume_id)
+
+
+def probed(client):
+    """Code of the answer to Probe."""
+    try:
+        client.identity.Probe(pb.ProbeRequest(), timeout=scaled(10))
+        return Code.OK
+    except grpc.RpcError as error:
+        return error.code()
 
 
 @case("mounts/stacked", fixture="driver", timeout=90)
