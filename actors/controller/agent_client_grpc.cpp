@@ -23,6 +23,8 @@ constexpr int k_connect_ms = 5'000;
 
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
+  // An agent is a machine of this cluster: a proxy for the way out is not for it.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(k_max_message);
   arguments.SetMaxSendMessageSize(k_max_message);
   // A peer that vanished without a word is noticed while calls are in flight, not only at their deadline.

@@ -96,6 +96,7 @@ std::optional<Start> measure(const Options& options) {
   // A channel of its own, not one shared with an earlier run.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto begin = SteadyClock::now();
   const auto pid = spawn(options.program);
   if (!pid) return std::nullopt;
