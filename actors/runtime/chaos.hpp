@@ -1,6 +1,6 @@
 #pragma once
 // Named failpoints inside operations, for tests and for game days. Off unless the program was started with
-// --chaos: then every step that an operation announces (OperationContext::step) asks here what to do.
+// --enable-chaos: then every step that an operation announces (OperationContext::step) asks here what to do.
 
 #include <atomic>
 #include <cstdint>
