@@ -238,15 +238,17 @@ void AgentApp::send(Call<v1::ReconcileStateRequest, v1::ReconcileStateResponse> 
 
 namespace {
 
-Result<v1::SeedMarksResponse> seed_marks(StateStore& store, const v1::SeedMarksRequest& request) {
+Result<v1::SeedMarksResponse> seed_marks(AgentContext& context, const v1::SeedMarksRequest& request) {
+  const auto lost = context.lost_marks.all();
   std::vector<Seed> seeds;
   for (const v1::SeedMark& mark : request.marks()) {
     auto volume = AgentVolumeId::parse(mark.agent_volume_id());
     if (!volume) return tl::unexpected(volume.error());
     seeds.push_back({std::move(*volume), {mark.volume_uid(), mark.generation()}, mark.deleting()});
   }
-  auto sequence = store.seed_marks(request.epoch(), seeds, request.sequence());
+  auto sequence = context.store->seed_marks(request.epoch(), seeds, request.sequence());
   if (!sequence) return tl::unexpected(sequence.error());
+  context.lost_marks.forget(lost);
   v1::SeedMarksResponse response;
   response.set_sequence(*sequence);
   return response;
@@ -257,7 +259,7 @@ Result<v1::SeedMarksResponse> seed_marks(StateStore& store, const v1::SeedMarksR
 void AgentApp::send(Call<v1::SeedMarksRequest, v1::SeedMarksResponse> call) {
   impl_->answer(*impl_->context->durable, call, "SeedMarks",
                 [context = impl_->context](const v1::SeedMarksRequest& request) {
-                  return seed_marks(*context->store, request);
+                  return seed_marks(*context, request);
                 });
 }
 

@@ -93,6 +93,7 @@ class BoundHost final : public Host {
     std::string what = "look up volume " + volume.str();
     auto found =
         co_await work<std::optional<hostio::LogicalVolume>>(*context_->commands, std::move(what), job);
+    if (found && *found) context_->check_mark(volume);
     co_return found;
   }
 

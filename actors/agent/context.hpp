@@ -6,6 +6,7 @@
 #include <string>
 
 #include "actors/agent/agent.hpp"
+#include "actors/agent/lost_marks.hpp"
 #include "actors/agent/messages.hpp"
 #include "actors/runtime/blocking_pool.hpp"
 #include "actors/runtime/cell.hpp"
@@ -39,6 +40,15 @@ struct AgentContext {
   std::atomic<bool> gated{true};
   /// For configfs; apart from the backend's commands, so that access can be ended whatever those wait for.
   std::unique_ptr<runtime::BlockingPool> configfs;
+  LostMarks lost_marks;
+
+  /// Seeded, and no mark is known to be lost: the controller has nothing to restore.
+  bool marks_complete() const { return store->seeded() && lost_marks.none(); }
+  /// Notes `volume`, whose object was seen, if its mark is lost.
+  void check_mark(const AgentVolumeId& volume) {
+    const auto stored = store->mark(volume);
+    if (stored && stored->seeded && !stored->mark) lost_marks.note(volume);
+  }
 };
 
 using ContextPtr = std::shared_ptr<AgentContext>;

@@ -141,7 +141,9 @@ Admission admit(const AgentVolumeId& volume, const std::optional<Mark>& mark, bo
   if (mark->state == LifeState::ended) return begin_life(volume, mark, token, op);
   return refused(Reason::foreign_lifecycle, volume, mark,
                  position(token) + " is not the recorded life " + mark->uid +
-                     "; if its record was re-created on purpose, use `pillarctl fence adopt`");
+                     "; its record was removed and made again. The agent's AdoptLifecycle call continues the "
+                     "volume under the "
+                     "new record (docs/operating.md, FOREIGN_LIFECYCLE)");
 }
 
 bool Mark::advances(const Mark& older) const {
@@ -277,11 +279,12 @@ Result<Mark> mark_of_json(json body) {
 
 Result<Mark> decode_mark(std::string_view file_name, std::string_view text) {
   const auto bad = [&](const std::string& why) {
-    return fail(Reason::mark_corrupt,
-                "fencing mark '" + std::string(file_name) + "' cannot be trusted: " + why +
-                    "; every change of its volume is refused. Move the file away for inspection and let the "
-                    "controller seed the agent again",
-                {{"file", std::string(file_name)}});
+    return fail(
+        Reason::mark_corrupt,
+        "fencing mark '" + std::string(file_name) + "' cannot be trusted: " + why +
+            "; every change of its volume is refused. Stop the agent, move this file and meta.json out of "
+            "the state directory and start it: the controller then restores the mark",
+        {{"file", std::string(file_name)}});
   };
   try {
     auto mark = mark_of_json(json::parse(text));

@@ -26,9 +26,8 @@ hostio::HealthItem state_item(const StateStore& store) {
   if (corrupt == 0) return {"state", true, ""};
   return {"state", false,
           std::to_string(corrupt) +
-              " fencing marks cannot be trusted and block their volumes; the log names the files: move them "
-              "away and "
-              "let the controller seed the agent again"};
+              " fencing marks cannot be trusted and block their volumes; the log names the files: stop "
+              "the agent, move them and meta.json out of the state directory and start it"};
 }
 
 }  // namespace
@@ -65,6 +64,16 @@ v1::Pool pool_message(const hostio::VolumeGroup& group) {
   return pool;
 }
 
+void publish_size(const AgentContext& context, const hostio::VolumeGroup& group) {
+  runtime::Metrics& metrics = *context.services.metrics;
+  const runtime::Metrics::Labels labels{{"pool", group.name}};
+  const auto size = static_cast<double>(group.size_bytes);
+  const auto available = static_cast<double>(group.free_bytes);
+  metrics.gauge("pillar_csi_pool_size_bytes", "Size of the pool", labels).set(size);
+  metrics.gauge("pillar_csi_pool_available_bytes", "Free space of the pool", labels).set(available);
+  metrics.gauge("pillar_csi_pool_provisioned_bytes", "Space given to volumes", labels).set(size - available);
+}
+
 v1::GetCapabilitiesResponse get_capabilities(const AgentContext& context) {
   v1::GetCapabilitiesResponse response;
   response.set_version(PILLAR_CSI_VERSION);
@@ -74,6 +83,7 @@ v1::GetCapabilitiesResponse get_capabilities(const AgentContext& context) {
     auto info = context.host.backend->pool_info(backend.volume_group, Deadline::after(k_look));
     v1::Pool& pool = *response.add_pools();
     if (info) {
+      publish_size(context, *info);
       pool = pool_message(*info);
       continue;
     }
@@ -91,7 +101,7 @@ v1::HealthCheckResponse health_check(AgentContext& context, HealthProbe& probe,
   v1::HealthCheckResponse response;
   response.set_epoch(context.store->epoch());
   response.set_sequence(context.store->sequence());
-  response.set_seeded(context.store->seeded());
+  response.set_seeded(context.marks_complete());
   response.set_gated(context.gated);
   response.set_drained(context.store->drained());
   auto items = probe.items(context);

@@ -30,6 +30,8 @@ Result<v1::ListVolumesResponse> list_volumes(const AgentContext& context);
 Result<v1::ListExportsResponse> list_exports(const AgentContext& context);
 /// The Pool message of a volume group.
 v1::Pool pool_message(const hostio::VolumeGroup& group);
+/// Sets the capacity metrics of a volume group: whoever has just looked at it does.
+void publish_size(const AgentContext& context, const hostio::VolumeGroup& group);
 /// Bytes of the largest volume that fits now.
 std::uint64_t maximum_volume(const hostio::VolumeGroup& group);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/agent/context.hpp"
+#include "actors/agent/health.hpp"
 
 namespace pillar::agent {
 namespace {
@@ -37,16 +38,6 @@ Task<Result<T>> change(ContextPtr context, OperationContext op, std::string pool
                                                std::move(options));
 }
 
-void publish_size(const ContextPtr& context, const hostio::VolumeGroup& group) {
-  runtime::Metrics& metrics = *context->services.metrics;
-  const runtime::Metrics::Labels labels{{"pool", group.name}};
-  const auto size = static_cast<double>(group.size_bytes);
-  const auto available = static_cast<double>(group.free_bytes);
-  metrics.gauge("pillar_csi_pool_size_bytes", "Size of the pool", labels).set(size);
-  metrics.gauge("pillar_csi_pool_available_bytes", "Free space of the pool", labels).set(available);
-  metrics.gauge("pillar_csi_pool_provisioned_bytes", "Space given to volumes", labels).set(size - available);
-}
-
 Task<Result<hostio::VolumeGroup>> capacity(ContextPtr context, PoolState* state, OperationContext op,
                                            std::shared_ptr<const PoolInfo> request) {
   if (state->cached && Clock::now() - state->cached_at < context->limits.capacity_cache)
@@ -60,7 +51,7 @@ Task<Result<hostio::VolumeGroup>> capacity(ContextPtr context, PoolState* state,
   if (!info) co_return info;
   state->cached = *info;
   state->cached_at = Clock::now();
-  publish_size(context, *info);
+  publish_size(*context, *info);
   co_return info;
 }
 

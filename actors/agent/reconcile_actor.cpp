@@ -20,6 +20,8 @@ using runtime::Async;
 using runtime::OperationContext;
 
 constexpr std::size_t k_waiting = 8;
+/// A sick pool does not hold the exports of the others up for longer, when the agent starts.
+constexpr std::chrono::seconds k_mark_look{10};
 
 using Outcomes = std::vector<Result<ReconcileOutcome>>;
 
@@ -258,7 +260,8 @@ Result<void> check_request(const AgentContext& context, const v1::ReconcileState
     return fail(Reason::epoch_unknown, "the list was made for epoch '" + request.epoch() +
                                            "', this agent's epoch is " + context.store->epoch() +
                                            "; read it with HealthCheck first");
-  if (!context.store->seeded())
+  // Not half a set: what a volume without a mark exports would be missing when its port opens.
+  if (!context.marks_complete())
     return fail(Reason::epoch_unknown,
                 "this agent's fencing marks are not known to be complete; seed them before reconciling");
   return check_reconcile_list(request);
@@ -300,9 +303,30 @@ Task<Result<v1::ReconcileStateResponse>> reconcile_state(ContextPtr context, Rec
   co_return response;
 }
 
+/// Finds the volumes whose mark was removed while the agent was not running, before anything is restored.
+/// What cannot be looked at now is noticed with the first request for it.
+Task<void> find_lost_marks(ContextPtr context, OperationContext op) {
+  auto job = [context]() -> Result<Done> {
+    for (const LvmBackendConfig& backend : context->config.backends) {
+      auto volumes = context->host.backend->list(backend.volume_group, Deadline::after(k_mark_look));
+      if (!volumes) {
+        spdlog::warn("fencing marks of pool {} are not checked: {}", backend.volume_group,
+                     volumes.error().message);
+        continue;
+      }
+      for (const hostio::LogicalVolume& volume : *volumes) context->check_mark(volume.id);
+    }
+    return Done{};
+  };
+  runtime::JobOptions options{"compare volumes with fencing marks", {}};
+  co_await context->commands->run<Done>(op.executor(), job_deadline(*context), job, std::move(options));
+}
+
 /// Gets exports ready before the controller is heard; links them only with self_restore. The gate stays
 /// closed.
 Task<Result<Done>> restore_from_records(ContextPtr context, OperationContext op) {
+  auto looking = find_lost_marks(context, op);
+  co_await std::move(looking);
   auto volumes = std::make_shared<Desired>();
   for (const ExportRecord& record : context->store->records()) {
     auto stored = context->store->mark(record.volume);

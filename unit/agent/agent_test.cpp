@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -378,6 +379,10 @@ TEST_CASE("a whole life through the actors; lists, capacity and metrics follow")
   CHECK(exports->exports(0).agent_volume_id() == "vg0/v1");
   CHECK(exports->exports(0).linked());
   CHECK(node.ask<v1::GetCapabilitiesResponse>(v1::GetCapabilitiesRequest{})->pools(0).name() == "vg0");
+  const auto provisioned = [&] {
+    return node.services.metrics->text().find("pool_provisioned_bytes{pool=\"vg0\"} 0");
+  };
+  CHECK(provisioned() == std::string::npos);
   REQUIRE(node.deny("v1", 4, k_a).has_value());
   CHECK(node.ended(k_a, "v1"));
   auto remove = Node::request<v1::DeleteVolumeRequest>("v1", 5);
@@ -385,6 +390,8 @@ TEST_CASE("a whole life through the actors; lists, capacity and metrics follow")
   REQUIRE(node.ask<v1::DeleteVolumeResponse>(remove).has_value());
   CHECK(node.backend->volumes.empty());
   CHECK(node.ask<v1::ListExportsResponse>(v1::ListExportsRequest{})->exports_size() == 0);
+  REQUIRE(node.ask<v1::GetCapabilitiesResponse>(v1::GetCapabilitiesRequest{}).has_value());
+  CHECK(provisioned() != std::string::npos);  // also without a GetCapacity
   const std::string metrics = node.services.metrics->text();
   CHECK(metrics.find("pillar_csi_agent_fencing_decisions_total{") != std::string::npos);
   CHECK(metrics.find("pillar_csi_pool_available_bytes{pool=\"vg0\"}") != std::string::npos);
@@ -618,6 +625,73 @@ TEST_CASE("F02: parallel calls on many volumes and on one; metadata changes of a
   CHECK(granted == count);
   CHECK(node.backend->volumes.size() == 8);
   CHECK_FALSE(node.backend->overlapped);
+}
+
+TEST_CASE(
+    "one mark removed while the agent was away: nothing is restored before it was seeded, then everything "
+    "is") {
+  Node node;
+  node.open();
+  node.publish("v1", k_a);
+  node.publish("v2", k_b);
+  const auto before = node.health();
+  node.stop();
+  REQUIRE(std::filesystem::remove(node.dir / ("state/generations/" + mark_file_name(Node::volume("v1")))));
+  node.start();
+  CHECK(eventually([&] { return !node.health(before.epoch(), before.sequence()).seeded(); }));
+  const auto everything = {Node::desired("v1", 3, k_a), Node::desired("v2", 3, k_b)};
+  CHECK(reason_of(node.reconcile(everything)) == Reason::epoch_unknown);
+  CHECK(node.health().gated());
+  v1::SeedMarksRequest seed;
+  seed.set_epoch(before.epoch());
+  for (const char* name : {"v1", "v2"}) {
+    v1::SeedMark& mark = *seed.add_marks();
+    mark.set_agent_volume_id(Node::volume(name).str());
+    mark.set_volume_uid("uid-" + std::string(name));
+    mark.set_generation(3);
+  }
+  REQUIRE(node.ask<v1::SeedMarksResponse>(seed).has_value());
+  CHECK(node.health().seeded());
+  const auto restored = node.reconcile(everything);
+  REQUIRE(restored.has_value());
+  for (const auto& result : restored->results()) CHECK(result.ok());
+  CHECK(reason_of(node.allow("v1", 2, k_b)) == Reason::stale_generation);
+  CHECK(node.deny("v1", 4, k_a).has_value());
+}
+
+TEST_CASE("an object of ours whose mark nobody has seen go: reported with its first request, others go on") {
+  Node node;
+  node.open();
+  REQUIRE(node.create("v1", 1).has_value());
+  const AgentVolumeId found = Node::volume("found");
+  {
+    const std::lock_guard lock(node.backend->mutex);
+    node.backend->volumes[found] = {found, "uid-found", 1U << 30U, true, true, "/dev/vg0/found"};
+  }
+  CHECK(node.health().seeded());
+  CHECK(reason_of(node.create("found", 7)) == Reason::epoch_unknown);
+  CHECK_FALSE(node.health().seeded());
+  CHECK(node.export_it("v1", 2).has_value());
+  SUBCASE("recorded: its mark is seeded") {
+    v1::SeedMarksRequest seed;
+    seed.set_epoch("another");
+    CHECK_FALSE(node.ask<v1::SeedMarksResponse>(seed).has_value());
+    CHECK_FALSE(node.health().seeded());
+    seed.set_epoch(node.health().epoch());
+    v1::SeedMark& mark = *seed.add_marks();
+    mark.set_agent_volume_id(found.str());
+    mark.set_volume_uid("uid-found");
+    mark.set_generation(7);
+    REQUIRE(node.ask<v1::SeedMarksResponse>(seed).has_value());
+    CHECK(node.health().seeded());
+    CHECK(node.create("found", 7).has_value());
+    CHECK(reason_of(node.create("found", 6)) == Reason::stale_generation);
+  }
+  SUBCASE("not recorded: it stays refused and holds nothing up") {
+    node.seed();
+    CHECK(node.health().seeded());
+    CHECK(reason_of(node.create("found", 7)) == Reason::epoch_unknown);
+  }
 }
 
 TEST_CASE("drain survives a restart; a restored backup is noticed; epoch and sequence are reported") {
