@@ -1,6 +1,7 @@
 #include "tools/pillarctl/cli.hpp"
 
 #include <charconv>
+#include <limits>
 #include <map>
 
 namespace pillar::pillarctl {
@@ -11,11 +12,20 @@ tl::unexpected<Error> wrong(const std::string& what) {
 }
 
 const std::map<std::string, Verb, std::less<>>& verbs() {
-  static const std::map<std::string, Verb, std::less<>> k_verbs{
-      {"help", Verb::help},       {"--help", Verb::help},       {"-h", Verb::help},
-      {"version", Verb::version}, {"--version", Verb::version}, {"apply", Verb::apply},
-      {"get", Verb::get},         {"describe", Verb::describe}, {"delete", Verb::remove},
-      {"wait", Verb::wait},       {"validate", Verb::validate}, {"crds", Verb::crds}};
+  static const std::map<std::string, Verb, std::less<>> k_verbs{{"help", Verb::help},
+                                                                {"--help", Verb::help},
+                                                                {"-h", Verb::help},
+                                                                {"version", Verb::version},
+                                                                {"--version", Verb::version},
+                                                                {"apply", Verb::apply},
+                                                                {"get", Verb::get},
+                                                                {"describe", Verb::describe},
+                                                                {"delete", Verb::remove},
+                                                                {"wait", Verb::wait},
+                                                                {"validate", Verb::validate},
+                                                                {"crds", Verb::crds},
+                                                                {"fence", Verb::accept_rollback},
+                                                                {"export-spec", Verb::set_export_spec}};
   return k_verbs;
 }
 
@@ -135,6 +145,30 @@ Result<void> take_flag(const std::string& flag, Arguments& arguments, Invocation
       out.timeout = *parsed;
       return {};
     });
+  const auto number = [&](auto& into, std::int64_t most) {
+    return text([&, most](const std::string& v) -> Result<void> {
+      std::int64_t value = 0;
+      const auto [end, status] = std::from_chars(v.data(), v.data() + v.size(), value);
+      if (status != std::errc() || end != v.data() + v.size() || value < 1 || value > most)
+        return wrong(flag + " " + v + " must be a number from 1 to " + std::to_string(most));
+      into = static_cast<std::decay_t<decltype(into)>>(value);
+      return {};
+    });
+  };
+  if (flag == "--uid")
+    return text(
+        [&](const std::string& v) -> Result<void> { return out.accept_rollback.uid = v, Result<void>(); });
+  if (flag == "--generation")
+    return number(out.accept_rollback.generation, std::numeric_limits<std::int64_t>::max() - 1);
+  if (flag == "--bind-address")
+    return text([&](const std::string& v) -> Result<void> {
+      return out.set_export_spec.bind_address = v, Result<void>();
+    });
+  if (flag == "--port") return number(out.set_export_spec.port, 65535);
+  if (flag == "--acl") {
+    if (!arguments.has_attached()) return wrong("say --acl=true or --acl=false");
+    return boolean(out.set_export_spec.acl.emplace(true));
+  }
   if (flag == "--ignore-not-found") return boolean(out.ignore_not_found);
   if (flag == "--wait") return boolean(out.wait_for_removal);
   if (flag == "--no-headers") {
@@ -162,6 +196,23 @@ Result<void> take_targets(const std::vector<std::string>& words, Invocation& out
   return {};
 }
 
+/// Words after `fence` and `export-spec`: the decision and the volume.
+Result<void> take_decision(const std::vector<std::string>& words, Invocation& out) {
+  const bool fence = out.verb == Verb::accept_rollback;
+  const std::string decision = fence ? "fence accept-rollback" : "export-spec set";
+  if (words.empty() || words.front() != (fence ? "accept-rollback" : "set") || words.size() != 2)
+    return wrong("the command is " + decision + " VOLUME");
+  out.accept_rollback.volume = out.set_export_spec.volume = words[1];
+  const auto& rollback = out.accept_rollback;
+  const auto& spec = out.set_export_spec;
+  if (fence && (rollback.uid.empty() || rollback.generation == 0))
+    return wrong(decision + " needs --uid and --generation, as pillarctl describe pvst " + words[1] +
+                 " shows them");
+  if (!fence && (spec.bind_address.empty() || spec.port == 0 || !spec.acl))
+    return wrong(decision + " needs --bind-address, --port and --acl=true or --acl=false");
+  return {};
+}
+
 /// What each verb needs.
 Result<void> check(const Invocation& out) {
   const bool named = !out.targets.empty() && !out.targets.front().name.empty();
@@ -186,6 +237,8 @@ Result<void> check(const Invocation& out) {
     case Verb::help:
     case Verb::version:
     case Verb::crds:
+    case Verb::accept_rollback:
+    case Verb::set_export_spec:
       return {};
   }
   return {};
@@ -241,6 +294,10 @@ Result<Invocation> parse_arguments(const std::vector<std::string>& all, const st
     }
   }
   if (!have_verb && !all.empty()) return wrong("no command given");
+  if (out.verb == Verb::accept_rollback || out.verb == Verb::set_export_spec) {
+    if (auto taken = take_decision(words, out); !taken) return tl::unexpected(taken.error());
+    return out;
+  }
   if (auto taken = take_targets(words, out); !taken) return tl::unexpected(taken.error());
   if (auto fine = check(out); !fine) return tl::unexpected(fine.error());
   return out;
@@ -258,6 +315,11 @@ Usage: pillarctl [--store URL | --kubeconfig FILE] COMMAND
   wait KIND NAME...        --for=condition=TYPE[=STATUS] or --for=delete, --timeout 30s
   validate -f FILE         check manifests without a store
   crds [KIND...]           print the CustomResourceDefinitions, for kubectl apply -f -
+  fence accept-rollback VOLUME --uid UID --generation N
+                           go on with a volume whose record was restored to the past (FenceAhead): UID is the
+                           record's, N what the agent holds. Access becomes what the record says.
+  export-spec set VOLUME --bind-address A --port P --acl=true|false
+                           give a volume without exportSpec its export
   version
 
 Kinds: pillaragents (pa), pillarstores (pst), pillarprotocols (pstr), pillarstorageclasses (psc),

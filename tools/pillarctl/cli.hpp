@@ -14,7 +14,20 @@
 
 namespace pillar::pillarctl {
 
-enum class Verb { help, version, apply, get, describe, remove, wait, validate, crds };
+enum class Verb {
+  help,
+  version,
+  apply,
+  get,
+  describe,
+  remove,
+  wait,
+  validate,
+  crds,
+  accept_rollback,
+  set_export_spec
+};
+
 /// --store of a Kubernetes cluster.
 inline constexpr std::string_view k_kubernetes = "kubernetes";
 
@@ -25,6 +38,21 @@ struct WaitFor {
   bool removal = false;
   std::string condition;  ///< condition type when not removal
   std::string status = "True";
+};
+
+/// `fence accept-rollback VOLUME --uid U --generation N`; every part is explicit.
+struct AcceptRollback {
+  std::string volume;  ///< name of the PillarVolumeState
+  std::string uid;
+  std::int64_t generation = 0;  ///< the one that the agent holds
+};
+
+/// `export-spec set VOLUME --bind-address A --port P --acl=true|false`; no part has a default.
+struct SetExportSpec {
+  std::string volume;  ///< name of the PillarVolumeState
+  std::string bind_address;
+  std::int32_t port = 0;
+  std::optional<bool> acl;
 };
 
 /// One resource, or all of its kind when `name` is empty.
@@ -45,6 +73,8 @@ struct Invocation {
   bool ignore_not_found = false;
   bool wait_for_removal = true;  ///< delete: until the object is gone
   WaitFor wait_for;
+  AcceptRollback accept_rollback;
+  SetExportSpec set_export_spec;
   std::chrono::milliseconds timeout{30000};
 };
 

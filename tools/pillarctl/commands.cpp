@@ -1,7 +1,6 @@
 #include "tools/pillarctl/commands.hpp"
 
 #include <condition_variable>
-#include <future>
 #include <iostream>
 #include <mutex>
 #include <optional>
@@ -17,6 +16,8 @@
 #include "tools/pillarctl/cli.hpp"
 #include "tools/pillarctl/manifest.hpp"
 #include "tools/pillarctl/output.hpp"
+#include "tools/pillarctl/repair.hpp"
+#include "tools/pillarctl/store_call.hpp"
 
 namespace pillar::pillarctl {
 namespace {
@@ -26,15 +27,6 @@ constexpr int k_failed = 1;
 constexpr int k_usage = 2;
 /// An apply that keeps losing against other writers gives up after so many rounds.
 constexpr int k_apply_rounds = 20;
-
-/// Runs an asynchronous store call to its answer; the store answers every call.
-template <class T, class F>
-Result<T> answer_of(F call) {
-  std::promise<Result<T>> answer;
-  auto future = answer.get_future();
-  call([&answer](Result<T> result) { answer.set_value(std::move(result)); });
-  return future.get();
-}
 
 Result<crd::Object> get(crd::Store& store, crd::Kind kind, const std::string& name) {
   return answer_of<crd::Object>([&](auto done) { store.get(kind, name, std::move(done)); });
@@ -350,6 +342,11 @@ Result<std::unique_ptr<crd::Store>> open_store(const Invocation& asked) {
   return std::move(*store);
 }
 
+void decide(const std::string& volume, const Result<std::string>& told, Session& session) {
+  if (!told) return session.fail_with(told.error().message);
+  session.out << resource_name(crd::Kind::volume, volume) << " " << *told << std::endl;
+}
+
 /// Commands that need the store.
 void run_on_store(const Invocation& asked, Session& session) {
   // Manifests first: wrong ones change nothing, not even make a store.
@@ -375,6 +372,12 @@ void run_on_store(const Invocation& asked, Session& session) {
       break;
     case Verb::wait:
       wait_all(asked, **store, session);
+      break;
+    case Verb::accept_rollback:
+      decide(asked.accept_rollback.volume, accept_rollback(**store, asked.accept_rollback), session);
+      break;
+    case Verb::set_export_spec:
+      decide(asked.set_export_spec.volume, set_export_spec(**store, asked.set_export_spec), session);
       break;
     case Verb::validate:
     case Verb::crds:

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <sstream>
 #include <thread>
 
@@ -300,3 +301,95 @@ TEST_CASE("the example manifests are valid") {
 }
 
 TEST_SUITE_END();
+
+namespace {
+
+/// A record as a controller leaves it, at generation 7, published to one node.
+VolumeState stored_volume(SqliteStore& store, const std::string& reason, bool exported) {
+  VolumeState volume;
+  volume.metadata.name = "v";
+  volume.metadata.finalizers = {"pillar-csi.bhyoo.com/volume"};
+  volume.spec.volume_id = "storage-1/nvmeof-tcp/lvm-lv/vg0/v";
+  volume.spec.agent_ref = "storage-1";
+  volume.spec.agent_volume_id = "vg0/v";
+  volume.spec.backend_type = "lvm-lv";
+  volume.spec.protocol_type = "nvmeof-tcp";
+  std::promise<Result<Object>> made;
+  store.create(to_object(volume), [&](Result<Object> object) { made.set_value(std::move(object)); });
+  auto object = made.get_future().get();
+  REQUIRE_MESSAGE(object.has_value(), (object ? "" : object.error().message));
+  volume = from_object<VolumeState>(*object).value();
+  volume.status.phase = VolumePhase::ready;
+  volume.status.capacity_bytes = 1 << 30;
+  volume.status.publication_generation = 7;
+  if (exported) volume.status.export_spec = ExportSpec{"10.0.0.5", 4420, true, {}};
+  PublishedNode node;
+  node.node_id = "worker-a";
+  node.initiator_id = "nqn.2014-08.org.nvmexpress:uuid:aaaaaaaa-0000-4000-8000-000000000001";
+  node.access_mode = "SINGLE_NODE_WRITER";
+  volume.status.published_nodes = {node};
+  Condition condition;
+  condition.type = "ExportReconciled";
+  condition.status = ConditionStatus::no;
+  condition.reason = reason;
+  condition.message = "the agent says: generation 9";
+  set_condition(volume.status.conditions, condition);
+  std::promise<Result<Object>> written;
+  store.update_status(to_object(volume), [&](Result<Object> o) { written.set_value(std::move(o)); });
+  object = written.get_future().get();
+  REQUIRE_MESSAGE(object.has_value(), (object ? "" : object.error().message));
+  return from_object<VolumeState>(*object).value();
+}
+
+VolumeState volume_now(SqliteStore& store) {
+  std::promise<Result<Object>> read;
+  store.get(Kind::volume, "v", [&](Result<Object> object) { read.set_value(std::move(object)); });
+  return from_object<VolumeState>(read.get_future().get().value()).value();
+}
+
+}  // namespace
+
+TEST_CASE("pillarctl fence accept-rollback: only the record and the generation that were named go on") {
+  const Shell shell;
+  const auto store = shell.open();
+  const auto before = stored_volume(*store, "FenceAhead", true);
+  const auto accept = [&](const std::string& uid, const std::string& generation) {
+    return shell.run({"fence", "accept-rollback", "v", "--uid", uid, "--generation", generation});
+  };
+  CHECK(shell.run({"fence", "accept-rollback", "v"}).status == 2);
+  CHECK(shell.run({"fence", "adopt", "v", "--uid", "u", "--generation", "9"}).status == 2);
+  CHECK(accept(before.metadata.uid, "0").status == 2);
+  CHECK(accept("another", "9").has(before.metadata.uid));
+  CHECK(accept(before.metadata.uid, "7").has("generation 9"));
+  CHECK(volume_now(*store) == before);
+  const auto done = accept(before.metadata.uid, "9");
+  CHECK_MESSAGE(done.status == 0, done.err);
+  CHECK(done.has("generation 10"));
+  CHECK(done.has("worker-a"));
+  const auto after = volume_now(*store);
+  CHECK(after.status.publication_generation == 10);
+  CHECK(after.status.published_nodes == before.status.published_nodes);
+  CHECK(find_condition(after.status.conditions, "ExportReconciled")->reason == "RollbackAccepted");
+  CHECK(accept(before.metadata.uid, "11").has("nothing to accept"));
+  CHECK(shell.run({"fence", "accept-rollback", "w", "--uid", "u", "--generation", "9"}).status == 1);
+}
+
+TEST_CASE("pillarctl export-spec set: three explicit parts, once") {
+  const Shell shell;
+  const auto store = shell.open();
+  stored_volume(*store, "ExportSpecMissing", false);
+  const auto set = [&](const std::string& address, const std::string& acl) {
+    return shell.run({"export-spec", "set", "v", "--bind-address", address, "--port", "4420", acl});
+  };
+  CHECK(shell.run({"export-spec", "set", "v", "--bind-address", "10.0.0.5", "--port", "4420"}).status == 2);
+  CHECK(set("10.0.0.5", "--acl").status == 2);
+  CHECK(set("nowhere", "--acl=true").has("nowhere"));
+  const auto done = set("10.0.0.5", "--acl=false");
+  CHECK_MESSAGE(done.status == 0, done.err);
+  CHECK(done.has("any host"));
+  const auto after = volume_now(*store);
+  REQUIRE(after.status.export_spec.has_value());
+  CHECK(*after.status.export_spec == ExportSpec{"10.0.0.5", 4420, false, {}});
+  CHECK(after.status.publication_generation == 8);
+  CHECK(set("10.0.0.6", "--acl=true").has("already: 10.0.0.5"));
+}
