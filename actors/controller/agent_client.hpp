@@ -73,15 +73,21 @@ class AgentDirectory {
   AgentDirectory& operator=(const AgentDirectory&) = delete;
   virtual ~AgentDirectory() = default;
 
+  using LeaseAnswer = std::function<void(Result<AgentLease>)>;
+
   /// The agent's client, for one operation. AGENT_UNAVAILABLE while the agent is not known, not reachable or
   /// being synchronised.
   virtual Result<AgentLease> lease(const std::string& agent) = 0;
+  /// The same, answered once, on any thread: at once, or, while the agent is being synchronised, when that
+  /// has ended. Holding what is returned is waiting; whoever drops it is not answered any more.
+  virtual std::shared_ptr<void> lease_when_synchronised(const std::string& agent, LeaseAnswer answer) = 0;
   /// Empty while the agent answers, else what is wrong with it, for health answers.
   virtual std::string problem(const std::string& agent) const = 0;
   /// Size of a pool in which one volume cannot be larger than the pool (linear LVM); nullopt when not known.
   virtual std::optional<std::uint64_t> size_bound(const std::string& agent,
                                                   const std::string& pool) const = 0;
-  /// Something about the agent's state was wrong (an unknown epoch): check it now.
+  /// The agent itself has said that it needs a synchronisation (its marks are gone, its exports are not
+  /// restored yet): nobody gets a new lease until it was looked at, which happens now.
   virtual void check_soon(const std::string& agent) = 0;
 };
 

@@ -21,6 +21,7 @@ class AgentTable final : public AgentDirectory, public std::enable_shared_from_t
   explicit AgentTable(std::function<void(const std::string&)> check_soon = {});
 
   Result<AgentLease> lease(const std::string& agent) override;
+  std::shared_ptr<void> lease_when_synchronised(const std::string& agent, LeaseAnswer answer) override;
   std::string problem(const std::string& agent) const override;
   std::optional<std::uint64_t> size_bound(const std::string& agent, const std::string& pool) const override;
   void check_soon(const std::string& agent) override;
@@ -38,6 +39,7 @@ class AgentTable final : public AgentDirectory, public std::enable_shared_from_t
 
  private:
   enum class State : std::uint8_t { down, syncing, up };
+  using Waiting = std::weak_ptr<LeaseAnswer>;
   struct Entry {
     State state = State::down;
     std::string problem = "not connected yet";
@@ -45,7 +47,10 @@ class AgentTable final : public AgentDirectory, public std::enable_shared_from_t
     std::string bind_address;
     std::vector<crd::DiscoveredPool> pools;
     std::shared_ptr<int> hold = std::make_shared<int>(0);  // its use count is the number of leases + 1
+    std::vector<Waiting> waiting;                          // for the end of the synchronisation
   };
+  Result<AgentLease> lease_locked(const std::string& agent) const;
+  void settle(const std::string& agent, std::vector<Waiting> waiting);
 
   const std::function<void(const std::string&)> check_soon_;
   mutable std::mutex mutex_;

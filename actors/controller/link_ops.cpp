@@ -128,6 +128,11 @@ Task<void> write_condition(LinkPorts link, VolumeState record, ConditionStatus v
   if (const auto typed = crd::from_object<VolumeState>(*stored)) link.ports.index->apply(*typed);
 }
 
+bool accepted_rollback(const VolumeState& record) {
+  const auto* condition = crd::find_condition(record.status.conditions, k_export_reconciled);
+  return condition != nullptr && condition->reason == k_rollback_accepted;
+}
+
 /// Takes in the agent's verdict on one volume; true when its export is as desired.
 Task<bool> take_result(LinkPorts link, VolumeState record, pb::ReconcileResult result) {
   if (result.ok()) {
@@ -142,10 +147,12 @@ Task<bool> take_result(LinkPorts link, VolumeState record, pb::ReconcileResult r
     if (!now || now->metadata.uid != record.metadata.uid ||
         now->status.publication_generation != record.status.publication_generation)
       co_return true;
-    auto recording = record_fence_ahead(link.ports, std::move(*now), std::string());
+    auto recording = record_fence_ahead(link.ports, std::move(*now), result.message());
     co_await std::move(recording);
     co_return false;
   }
+  // Until it was carried out nothing may be granted; the next round tries again.
+  if (accepted_rollback(record)) co_return false;
   auto writing = write_condition(link, std::move(record), ConditionStatus::no, "ReconcileFailed",
                                  result.reason() + ": " + result.message());
   co_await std::move(writing);
@@ -173,6 +180,21 @@ bool misses_export_spec(const VolumeState& record) {
          !record.status.export_spec;
 }
 
+/// Ids of the agent's volumes whose rollback was accepted and not carried out yet.
+std::set<std::string> accepted_rollbacks(const LinkPorts& link, const std::string& agent) {
+  constexpr std::size_t k_page = 500;
+  std::set<std::string> ids;
+  std::optional<std::string> after;
+  for (;;) {
+    const auto page = link.ports.index->page(after, k_page);
+    for (const auto& record : page.items) {
+      if (record->spec.agent_ref == agent && accepted_rollback(*record)) ids.insert(record->spec.volume_id);
+    }
+    if (!page.more) return ids;
+    after = page.items.back()->spec.volume_id;
+  }
+}
+
 /// Sends `records` to the agent and takes in what it says of each export. Fills memory->not_restored.
 Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory, ListHeader header,
                              std::shared_ptr<const std::vector<VolumeState>> records) {
@@ -180,18 +202,18 @@ Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory,
   request.set_epoch(header.epoch);
   request.set_sequence(header.sequence);
   request.set_complete(header.complete);
-  std::map<std::string, const VolumeState*> exported;
+  std::map<std::string, const VolumeState*> judged;
   for (const auto& record : *records) {
     *request.add_volumes() = listed(record, link.ports.cluster_id);
-    if (wants_export(record)) exported[record.spec.agent_volume_id] = &record;
+    if (wants_export(record) || accepted_rollback(record)) judged[record.spec.agent_volume_id] = &record;
   }
   auto asking = ask_agent<pb::ReconcileStateResponse>(link, memory, std::move(request), k_sync_call);
   auto answer = co_await std::move(asking);
   if (!answer) co_return tl::unexpected(with_context(answer.error(), "restoring the exports"));
   memory->not_restored.clear();
   for (const auto& result : answer->results()) {
-    const auto found = exported.find(result.agent_volume_id());
-    if (found == exported.end()) continue;
+    const auto found = judged.find(result.agent_volume_id());
+    if (found == judged.end()) continue;
     auto taking = take_result(link, *found->second, result);
     const bool as_desired = co_await std::move(taking);
     if (!as_desired) memory->not_restored.insert(found->second->spec.volume_id);
@@ -200,7 +222,7 @@ Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory,
     if (!misses_export_spec(record)) continue;
     memory->not_restored.insert(record.spec.volume_id);
     auto writing = write_condition(link, record, ConditionStatus::no, "ExportSpecMissing",
-                                   "set it with pillarctl export-spec set");
+                                   "give it one with pillarctl export-spec set " + record.metadata.name);
     co_await std::move(writing);
   }
   co_return Result<void>();
@@ -398,7 +420,8 @@ Task<RoundOutcome> link_round(OperationContext context, LinkPorts link, std::str
   } else if (Clock::now() - memory->complete_at >= k_resync) {
     auto resyncing = resync(link, memory, agent_name, *health);
     co_await std::move(resyncing);
-  } else if (!memory->not_restored.empty()) {
+  } else if (memory->not_restored.merge(accepted_rollbacks(link, agent_name));
+             !memory->not_restored.empty()) {
     auto retrying = retry_exports(link, memory, *health);
     co_await std::move(retrying);
   }

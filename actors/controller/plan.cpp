@@ -172,7 +172,7 @@ Task<Result<CreatePlan>> plan_create(Ports ports, std::shared_ptr<const csi::Cre
   co_return plan;
 }
 
-Task<Result<csi::GetCapacityResponse>> get_capacity(runtime::OperationContext, Ports ports,
+Task<Result<csi::GetCapacityResponse>> get_capacity(runtime::OperationContext context, Ports ports,
                                                     std::shared_ptr<const csi::GetCapacityRequest> request) {
   for (const auto& wire : request->volume_capabilities())
     if (auto capability = parse_capability(wire); !capability) co_return tl::unexpected(capability.error());
@@ -191,7 +191,8 @@ Task<Result<csi::GetCapacityResponse>> get_capacity(runtime::OperationContext, P
   if (request->has_accessible_topology() &&
       !reaches(request->accessible_topology(), sources->resolved.protocol.type()))
     co_return csi::GetCapacityResponse();
-  auto lease = ports.agents->lease(sources->store.spec.agent_ref);
+  auto leasing = lease_agent(std::move(context), ports, sources->store.spec.agent_ref);
+  const auto lease = co_await std::move(leasing);
   if (!lease) co_return tl::unexpected(lease.error());
   pb::GetCapacityRequest question;
   question.set_backend_type(std::string(sources->resolved.backend.type()));

@@ -28,6 +28,30 @@ Result<std::string> EncodedNodeIds::initiator(const std::string& node_id) const 
   return nqn;
 }
 
+Task<Result<AgentLease>> lease_agent(runtime::OperationContext context, Ports ports, std::string agent) {
+  auto at_once = ports.agents->lease(agent);
+  if (at_once) co_return at_once;
+  if (auto step = co_await context.step("waiting_for_agent"); !step) co_return tl::unexpected(step.error());
+  using Waiting = runtime::Async<Result<AgentLease>>;
+  const auto limit = Deadline::after(ports.sync_patience).earlier(context.deadline());
+  auto place = std::make_shared<std::shared_ptr<void>>();
+  Waiting::Start start = [ports, agent, limit, place](Waiting::Complete complete) {
+    *place = ports.agents->lease_when_synchronised(agent, complete);
+    if (!*place) return;
+    ports.executor->post_after(limit.left(), [agent, complete] {
+      complete(fail(Reason::agent_unavailable, "agent " + agent + " is still being synchronised; repeat"));
+    });
+  };
+  Waiting waiting(ports.executor, std::move(start));
+  auto answer = co_await waiting;
+  place->reset();
+  co_return answer;
+}
+
+bool needs_synchronisation(const Error& refusal) {
+  return refusal.reason == Reason::epoch_unknown || refusal.reason == Reason::restore_pending;
+}
+
 Task<Result<crd::Object>> get_object(Ports ports, crd::Kind kind, std::string name) {
   return await_store<crd::Object>(ports.executor, [store = ports.store, kind, name](auto done) {
     store->get(kind, name, std::move(done));

@@ -39,7 +39,7 @@ auto bound(Ports ports,
            Task<Result<Response>> (*operation)(OperationContext, Ports, std::shared_ptr<const Request>)) {
   return [ports = std::move(ports), operation](OperationContext context,
                                                std::shared_ptr<const Request> request) {
-    return operation(std::move(context), ports, std::move(request));
+    return repeated_once_synchronised(std::move(context), ports, std::move(request), operation);
   };
 }
 

@@ -28,9 +28,33 @@ tl::unexpected<Error> lost_race(const std::string& volume) {
   return fail(Reason::conflict, "volume " + volume + " was changed by another call at the same time; repeat");
 }
 
-bool fence_ahead(const VolumeStatus& status) {
+bool shows(const VolumeStatus& status, std::string_view reason) {
   const auto* condition = crd::find_condition(status.conditions, k_export_reconciled);
-  return condition != nullptr && condition->reason == "FenceAhead";
+  return condition != nullptr && condition->reason == reason;
+}
+
+std::string rollback_remedy(const VolumeState& state) {
+  return "restore a newer backup of the store, or check the volume and go on from this record with "
+         "pillarctl fence accept-rollback " +
+         state.metadata.name + " --uid " + state.metadata.uid +
+         " --generation N, N being the generation that the agent holds (pillarctl describe pvst " +
+         state.metadata.name + ")";
+}
+
+/// Refuses every change of a record that the agent is ahead of, and of one whose acceptance the agent has not
+/// carried out yet: until then hosts that the record does not know may have access.
+Result<void> check_not_behind(const Ports& ports, const VolumeState& state) {
+  if (shows(state.status, "FenceAhead"))
+    return fail(Reason::fence_ahead,
+                "volume " + state.spec.volume_id +
+                    ": the agent has seen a later state than this record, which was restored to "
+                    "the past; " +
+                    rollback_remedy(state));
+  if (!shows(state.status, k_rollback_accepted)) return {};
+  ports.agents->check_soon(state.spec.agent_ref);
+  return fail(Reason::restore_pending,
+              "volume " + state.spec.volume_id + ": its accepted rollback is being carried out; repeat",
+              {{k_detail_agent, state.spec.agent_ref}});
 }
 
 // ---- reading and writing the record -------------------------------------------------------------------
@@ -63,12 +87,7 @@ Task<Result<VolumeState>> advance(Ports ports, VolumeId id, std::string uid, Che
     auto state = co_await std::move(reading);
     if (!state) co_return state;
     if (uid != state->metadata.uid) co_return lost_race(id.str());
-    if (fence_ahead(state->status))
-      co_return fail(
-          Reason::fence_ahead,
-          "volume " + id.str() +
-              ": the agent has seen a later state than this record, which was restored to the past; "
-              "check the volume, then use pillarctl fence accept-rollback");
+    if (auto current = check_not_behind(ports, *state); !current) co_return tl::unexpected(current.error());
     if (auto checked = check(*state); !checked) co_return tl::unexpected(checked.error());
     ++state->status.publication_generation;
     auto writing = commit(ports, std::move(*state));
@@ -100,10 +119,22 @@ Task<Result<VolumeState>> settle(Ports ports, VolumeState base, Edit edit) {
 
 // ---- refusals of the agent ------------------------------------------------------------------------------
 
+/// True when the agent knows that this very life is over: the record was restored to before its volume was
+/// deleted. Then nothing of it is left, neither access nor data.
+bool life_has_ended(const VolumeState& state, const Error& refusal) {
+  if (refusal.reason == Reason::lifecycle_retired) return true;
+  const auto uid = refusal.details.find("uid");
+  return refusal.reason == Reason::lifecycle_ended && uid != refusal.details.end() &&
+         uid->second == state.metadata.uid;
+}
+
 /// What a refusal of the agent means for the caller. A stale generation is either a race that another
 /// controller won (ABORTED) or a record that was restored to the past (FENCE_AHEAD).
 Task<Error> explain(Ports ports, VolumeState sent, Error refusal) {
-  if (refusal.reason == Reason::epoch_unknown) ports.agents->check_soon(sent.spec.agent_ref);
+  if (needs_synchronisation(refusal)) {
+    ports.agents->check_soon(sent.spec.agent_ref);
+    refusal.details[k_detail_agent] = sent.spec.agent_ref;
+  }
   if (refusal.reason != Reason::stale_generation)
     co_return with_context(std::move(refusal), "volume " + sent.spec.volume_id);
   auto reading = get_typed<VolumeState>(ports, sent.metadata.name);
@@ -111,15 +142,13 @@ Task<Error> explain(Ports ports, VolumeState sent, Error refusal) {
   if (!now || now->metadata.uid != sent.metadata.uid ||
       now->status.publication_generation != sent.status.publication_generation)
     co_return lost_race(sent.spec.volume_id).value();
-  const auto mark = refusal.details.find("generation");
-  auto recording =
-      record_fence_ahead(ports, std::move(*now), mark == refusal.details.end() ? "" : mark->second);
+  auto recording = record_fence_ahead(ports, std::move(*now), refusal.message);
   auto recorded = co_await std::move(recording);
   if (!recorded && recorded.error().reason == Reason::conflict) co_return recorded.error();
   co_return fail(Reason::fence_ahead,
                  "volume " + sent.spec.volume_id + ": agent " + sent.spec.agent_ref +
-                     " has seen a later state than this record (" + refusal.message +
-                     "); check the volume, then use pillarctl fence accept-rollback",
+                     " has seen a later state than this record (" + refusal.message + "); " +
+                     rollback_remedy(sent),
                  refusal.details)
       .value();
 }
@@ -377,6 +406,10 @@ Task<Result<void>> finish_delete(OperationContext context, Ports ports, AgentLea
   request.set_nqn(subsystem_nqn(state, ports.cluster_id));
   auto asking = ask<pb::DeleteVolumeResponse>(lease.client(), ports.executor, request, agent_deadline());
   auto deleted = co_await std::move(asking);
+  if (!deleted && life_has_ended(state, deleted.error())) {
+    auto removing = remove_record(ports, std::move(state));
+    co_return co_await std::move(removing);
+  }
   if (!deleted) {
     auto explaining = explain(ports, state, deleted.error());
     const Error error = co_await std::move(explaining);
@@ -488,8 +521,9 @@ Result<void> check_publishable(const VolumeState& state, const PublishRequest& p
     return tl::unexpected(grant.error());
   if (auto usable = check_expandable(state); !usable) return usable;
   if (!state.status.export_spec)
-    return fail(Reason::export_spec_missing, "volume " + state.spec.volume_id +
-                                                 " has no exportSpec; set it with pillarctl export-spec set");
+    return fail(Reason::export_spec_missing,
+                "volume " + state.spec.volume_id +
+                    " has no exportSpec; give it one with pillarctl export-spec set " + state.metadata.name);
   return {};
 }
 
@@ -537,6 +571,7 @@ Task<Result<void>> deny(Ports ports, AgentLease lease, VolumeState state, std::s
   request.set_host_nqn(host_nqn);
   auto asking = ask<pb::DenyInitiatorResponse>(lease.client(), ports.executor, request, agent_deadline());
   auto denied = co_await std::move(asking);
+  if (!denied && life_has_ended(state, denied.error())) co_return Result<void>();
   if (!denied) {
     auto explaining = explain(ports, std::move(state), denied.error());
     const Error error = co_await std::move(explaining);
@@ -600,11 +635,10 @@ std::string mismatch(const VolumeState& state, const csi::ValidateVolumeCapabili
 
 }  // namespace
 
-Task<Result<VolumeState>> record_fence_ahead(Ports ports, VolumeState state, std::string mark_generation) {
-  const std::string message = "the agent holds generation " +
-                              (mark_generation.empty() ? std::string("(not reported)") : mark_generation) +
-                              ", this record " + std::to_string(state.status.publication_generation) +
-                              ": the record was restored to the past";
+Task<Result<VolumeState>> record_fence_ahead(Ports ports, VolumeState state, std::string agent_says) {
+  const std::string message = "this record, at generation " +
+                              std::to_string(state.status.publication_generation) +
+                              ", was restored to the past; the agent says: " + agent_says;
   Edit edit = [message](VolumeState& fresh) {
     set_condition(fresh.status, k_export_reconciled, ConditionStatus::no, "FenceAhead", message);
   };
@@ -625,10 +659,12 @@ Task<Result<csi::CreateVolumeResponse>> create_volume(
     if (known->status.phase == VolumePhase::ready) co_return create_response(*known);
   }
   const bool begun = known && !known->status.deleting;
-  auto lease = ports.agents->lease(plan->spec.agent_ref);
+  if (plan->blocked && !begun && !plan->waits_for_agent) co_return tl::unexpected(*plan->blocked);
+  auto leasing = lease_agent(context, ports, plan->spec.agent_ref);
+  auto lease = co_await std::move(leasing);
   // A final refusal would make the caller forget what was begun; an agent out of reach is a passing
   // condition.
-  if (plan->blocked && !begun && (lease || !plan->waits_for_agent)) co_return tl::unexpected(*plan->blocked);
+  if (plan->blocked && !begun && lease) co_return tl::unexpected(*plan->blocked);
   if (!lease) co_return tl::unexpected(lease.error());
   auto claiming = claim_record(context, ports, *plan, *lease);
   auto state = co_await std::move(claiming);
@@ -656,7 +692,8 @@ Task<Result<csi::DeleteVolumeResponse>> delete_volume(
     auto refused = begin_delete()(*state);
     co_return tl::unexpected(refused.error());
   }
-  auto lease = ports.agents->lease(state->spec.agent_ref);
+  auto leasing = lease_agent(context, ports, state->spec.agent_ref);
+  auto lease = co_await std::move(leasing);
   if (!lease) co_return tl::unexpected(lease.error());
   if (!state->status.deleting) {
     auto starting = start_delete(ports, *id, state->metadata.uid);
@@ -685,7 +722,8 @@ Task<Result<csi::ControllerPublishVolumeResponse>> publish_volume(
                                     ports.limits.max_volumes_per_node);
   if (!place && !is_published(state->status, publish->node_id)) co_return tl::unexpected(place.error());
   if (auto allowed = check_publishable(*state, *publish); !allowed) co_return tl::unexpected(allowed.error());
-  auto lease = ports.agents->lease(state->spec.agent_ref);
+  auto leasing = lease_agent(context, ports, state->spec.agent_ref);
+  auto lease = co_await std::move(leasing);
   if (!lease) co_return tl::unexpected(lease.error());
   if (state->status.resize_required) {
     auto finishing = finish_pending_resize(context, ports, *lease, *id, state->metadata.uid);
@@ -714,7 +752,8 @@ Task<Result<csi::ControllerUnpublishVolumeResponse>> unpublish_volume(
   if (!state && state.error().reason == Reason::not_found) co_return csi::ControllerUnpublishVolumeResponse();
   if (!state) co_return tl::unexpected(state.error());
   if (!is_published(state->status, request->node_id())) co_return csi::ControllerUnpublishVolumeResponse();
-  auto lease = ports.agents->lease(state->spec.agent_ref);
+  auto leasing = lease_agent(context, ports, state->spec.agent_ref);
+  auto lease = co_await std::move(leasing);
   if (!lease) co_return tl::unexpected(lease.error());
 
   auto revoked = std::make_shared<std::vector<crd::PublishedNode>>();
@@ -764,7 +803,8 @@ Task<Result<csi::ControllerExpandVolumeResponse>> expand_volume(
     co_return fail(Reason::out_of_range, "required_bytes " + std::to_string(range->required) +
                                              " is more than all of pool " + id->volume.pool + " (" +
                                              std::to_string(*bound) + " bytes); ask for less");
-  auto lease = ports.agents->lease(state->spec.agent_ref);
+  auto leasing = lease_agent(context, ports, state->spec.agent_ref);
+  auto lease = co_await std::move(leasing);
   if (!lease) co_return tl::unexpected(lease.error());
   Check check = [](VolumeState& fresh) -> Result<void> {
     if (auto usable = check_expandable(fresh); !usable) return usable;

@@ -60,10 +60,15 @@ struct MarkFormatted {
 Task<Result<Done>> mark_formatted(OperationContext context, Ports ports,
                                   std::shared_ptr<const MarkFormatted> request);
 
+/// Reason of ExportReconciled=False while an operator has accepted a record that was restored to the past and
+/// the agent has not been brought in line with it (pillarctl fence accept-rollback, docs/fencing.md section
+/// 2).
+inline constexpr std::string_view k_rollback_accepted = "RollbackAccepted";
+
 /// Sets the FenceAhead condition of a record whose agent holds a higher generation than the record (a store
 /// that was restored to the past, docs/fencing.md section 2). From then on nothing is granted or revoked
-/// until an operator decides. `mark_generation` is what the agent reported, may be empty.
+/// until an operator decides. `agent_says` is the agent's refusal, which names the generation it holds.
 Task<Result<crd::VolumeState>> record_fence_ahead(Ports ports, crd::VolumeState state,
-                                                  std::string mark_generation);
+                                                  std::string agent_says);
 
 }  // namespace pillar::controller

@@ -132,6 +132,30 @@ TEST_CASE("controller process: from manifests to a volume and back") {
   CHECK(process.system().metrics().text().find("pillar_csi_volumes") != std::string::npos);
 }
 
+TEST_CASE("an agent that was restarted unnoticed is synchronised, and the call that found out succeeds") {
+  World world;
+  apply_manifests(world);
+  Process process(world);
+  const auto id = process.create_volume("v").volume().volume_id();
+  for (int round = 0; round < 5; ++round) {
+    {
+      const std::lock_guard lock(world.agent->mutex);
+      world.agent->gated = true;
+    }
+    const auto published =
+        process.ask<csi::ControllerPublishVolumeResponse>(testing::publish_request(id, k_node_a));
+    CHECK_MESSAGE(published.has_value(), (published ? "" : published.error().message));
+  }
+  {
+    const std::lock_guard lock(world.agent->mutex);
+    world.agent->seeded = false;
+    world.agent->epoch = "e2";
+  }
+  const auto expanded =
+      process.ask<csi::ControllerExpandVolumeResponse>(expand_request(id, std::int64_t{2} << 30));
+  CHECK_MESSAGE(expanded.has_value(), (expanded ? "" : expanded.error().message));
+}
+
 TEST_CASE("K07: empty ids are refused, malformed ones name no volume") {
   World world;
   Process process(world);

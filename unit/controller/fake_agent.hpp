@@ -167,6 +167,8 @@ class FakeAgent final : public AgentClient {
     run<pb::AllowInitiatorResponse>("Allow", std::move(done),
                                     [this, request]() -> Result<pb::AllowInitiatorResponse> {
                                       const auto& ref = request.volume().agent_volume_id();
+                                      if (gated)
+                                        return fail(Reason::restore_pending, "exports are being restored");
                                       if (auto admitted = grant("Allow", ref, request.token()); !admitted)
                                         return tl::unexpected(admitted.error());
                                       exports[ref].spec = request.spec();
@@ -303,7 +305,9 @@ class FakeAgent final : public AgentClient {
   Result<bool> destroy(const std::string& ref, const pb::FencingToken& token) {
     auto& mark = marks[ref];
     if (mark.uid == token.volume_uid() && mark.state != MarkState::open) {
-      if (mark.generation != token.generation()) return fail(Reason::lifecycle_ended, "other generation");
+      if (mark.generation != token.generation())
+        return fail(mark.state == MarkState::ended ? Reason::lifecycle_ended : Reason::lifecycle_ending,
+                    "other generation", {{"uid", mark.uid}});
       return mark.state == MarkState::destroying;
     }
     if (auto admitted = grant("Delete", ref, token); !admitted) return tl::unexpected(admitted.error());

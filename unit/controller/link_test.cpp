@@ -227,6 +227,55 @@ TEST_CASE("a store restored to the past is noticed when the agent is synchronise
   CHECK(publish(world, record.spec.volume_id, k_node_a).error().reason == Reason::fence_ahead);
 }
 
+TEST_CASE(
+    "an accepted rollback: nothing is granted before access is what the record says, then the volume goes "
+    "on") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  REQUIRE(publish(world, id, k_node_a).has_value());
+  world.agent->marks["vg0/v"].generation = 99;
+  world.agent->exports["vg0/v"].hosts.insert(k_nqn_b);  // granted after the backup of the store
+  Link link(world);
+  REQUIRE(link.round() == RoundOutcome::unsettled);
+  CHECK(unpublish(world, id, k_node_a).error().reason == Reason::fence_ahead);
+  auto record = world.record("v").value();
+  const auto* behind = crd::find_condition(record.status.conditions, "ExportReconciled");
+  CHECK(behind->message.find("stale generation") != std::string::npos);
+  // As pillarctl fence accept-rollback does.
+  record.status.publication_generation = 100;
+  set_condition(record.status, k_export_reconciled, crd::ConditionStatus::no, k_rollback_accepted);
+  record = crd::from_object<crd::VolumeState>(
+               world.run(update_object_status(world.ports(), crd::to_object(record))).value())
+               .value();
+  world.index->apply(record);
+  const auto early = unpublish(world, id, k_node_a).error();
+  CHECK(early.reason == Reason::restore_pending);
+  CHECK(early.details.at("agent") == "store-1");
+  CHECK(world.agent->hosts("vg0/v").contains(k_nqn_b));
+  SUBCASE("by the next round") { link.round(); }
+  SUBCASE("by a synchronisation") {
+    world.agent->gated = true;
+    link.round();
+  }
+  SUBCASE("not while the agent refuses") {
+    world.agent->marks["vg0/v"].generation = 200;
+    CHECK(link.round() == RoundOutcome::unsettled);
+    CHECK(unpublish(world, id, k_node_a).error().reason == Reason::fence_ahead);
+    world.agent->marks["vg0/v"].generation = 99;
+    set_condition(record.status, k_export_reconciled, crd::ConditionStatus::no, k_rollback_accepted);
+    auto again = world.record("v").value();
+    again.status.conditions = record.status.conditions;
+    world.index->apply(crd::from_object<crd::VolumeState>(
+                           world.run(update_object_status(world.ports(), crd::to_object(again))).value())
+                           .value());
+    link.round();
+  }
+  CHECK(world.agent->hosts("vg0/v") == std::set<std::string>{k_nqn_a});
+  CHECK(unpublish(world, id, k_node_a).has_value());
+  CHECK(publish(world, id, k_node_b).has_value());
+}
+
 TEST_CASE("a synchronisation waits for operations in flight and keeps new ones out") {
   World world;
   world.configure();
@@ -242,6 +291,85 @@ TEST_CASE("a synchronisation waits for operations in flight and keeps new ones o
   held.reset();
   CHECK(world.executor->run_until([&] { return round.done(); }));
   CHECK(link.table->lease("store-1").has_value());
+}
+
+TEST_CASE("an operation waits for the end of a synchronisation, without a lease, and not without bound") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  Link link(world);
+  auto ports = world.ports();
+  ports.agents = link.table;
+  auto record = std::make_shared<runtime::detail::OperationRecord>();
+  const auto request =
+      std::make_shared<const csi::ControllerPublishVolumeRequest>(publish_request(id, k_node_a));
+  const auto start = [&] {
+    auto task = publish_volume(OperationContext(record), ports, request);
+    task.start();
+    world.executor->run_until([&] { return task.done(); }, std::chrono::milliseconds(100));
+    return task;
+  };
+  link.table->set_syncing("store-1");
+  const auto finish = [&](Task<Result<csi::ControllerPublishVolumeResponse>>& task) {
+    REQUIRE(world.executor->run_until([&] { return task.done(); }));
+    return task.take();
+  };
+  {
+    auto waiting = start();
+    CHECK_FALSE(waiting.done());
+    CHECK(link.table->leases("store-1") == 0);
+    CHECK(record->step == "waiting_for_agent");
+    link.table->set_up("store-1", world.agent, "10.0.0.5", {});
+    CHECK(finish(waiting).has_value());
+    CHECK(link.table->leases("store-1") == 0);
+  }
+  link.table->set_syncing("store-1");
+  {
+    auto waiting = start();
+    CHECK_FALSE(waiting.done());
+    link.table->set_down("store-1", "it burns");
+    CHECK(finish(waiting).error().message.find("it burns") != std::string::npos);
+  }
+  link.table->set_syncing("store-1");
+  {
+    auto waiting = start();
+    CHECK_FALSE(waiting.done());
+    link.table->remove("store-1");
+    CHECK(finish(waiting).error().code == Code::unavailable);
+  }
+  link.table->set_syncing("store-1");
+  SUBCASE("it gives up after a while") {
+    ports.sync_patience = std::chrono::milliseconds(20);
+    auto waiting = start();
+    CHECK(finish(waiting).error().message.find("still being synchronised") != std::string::npos);
+  }
+  SUBCASE("it gives up at its caller's deadline") {
+    record->deadline = Deadline::after(std::chrono::milliseconds(20));
+    auto waiting = start();
+    CHECK(finish(waiting).error().message.find("still being synchronised") != std::string::npos);
+  }
+  SUBCASE("one that was given up is not leased to") {
+    { auto abandoned = start(); }
+    link.table->set_up("store-1", world.agent, "10.0.0.5", {});
+    world.executor->run_ready();
+    CHECK(link.table->leases("store-1") == 0);
+  }
+}
+
+TEST_CASE("an agent that says it needs a synchronisation leases to nobody until it was looked at") {
+  World world;
+  world.configure();
+  std::vector<std::string> woken;
+  const auto table = std::make_shared<AgentTable>([&](const std::string& agent) { woken.push_back(agent); });
+  table->set_up("store-1", world.agent, "10.0.0.5", {});
+  table->check_soon("store-1");
+  CHECK(woken == std::vector<std::string>{"store-1"});
+  CHECK(table->lease("store-1").error().message.find("being synchronised") != std::string::npos);
+  table->set_up("store-1", world.agent, "10.0.0.5", {});
+  CHECK(table->lease("store-1").has_value());
+  table->set_down("store-1", "gone");
+  table->check_soon("store-1");
+  CHECK(table->problem("store-1") == "gone");
 }
 
 TEST_CASE("C12: host names are resolved for the exports, IPv6 gets its brackets") {

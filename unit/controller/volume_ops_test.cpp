@@ -420,6 +420,36 @@ TEST_CASE("a stale generation is a lost race when the record went on, and FenceA
   CHECK(world.agent->hosts("vg0/v").empty());
 }
 
+TEST_CASE(
+    "a record restored to before its deletion: the agent's tombstone of this life is what a delete wants") {
+  World world;
+  world.configure();
+  const auto id = created_id(world, "v");
+  auto& mark = world.agent->marks["vg0/v"];
+  mark.generation = 50;
+  mark.state = FakeAgent::MarkState::ended;
+  world.agent->backends.clear();
+  CHECK(publish(world, id, k_node_a).error().reason == Reason::lifecycle_ended);
+  SUBCASE("a tombstone") {
+    CHECK(unpublish(world, id, "").has_value());
+    CHECK(remove(world, id).has_value());
+    CHECK(world.record("v").error().reason == Reason::not_found);
+  }
+  SUBCASE("a later life") {
+    mark.uid = "another";
+    mark.state = FakeAgent::MarkState::open;
+    mark.retired.insert(world.record("v")->metadata.uid);
+    CHECK(unpublish(world, id, "").has_value());
+    CHECK(remove(world, id).has_value());
+    CHECK(mark.uid == "another");
+  }
+  SUBCASE("a later life that knows nothing of this one") {
+    mark.uid = "another";
+    mark.state = FakeAgent::MarkState::open;
+    CHECK(unpublish(world, id, "").error().reason == Reason::foreign_lifecycle);
+  }
+}
+
 TEST_CASE("marks that the agent has lost: UNAVAILABLE, and its link is asked to look") {
   World world;
   world.configure();

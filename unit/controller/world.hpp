@@ -109,6 +109,10 @@ class OneAgent final : public AgentDirectory {
     if (!down.empty()) return fail(Reason::agent_unavailable, "agent " + name + ": " + down);
     return AgentLease(agent_, bind_address, {});
   }
+  std::shared_ptr<void> lease_when_synchronised(const std::string& name, LeaseAnswer answer) override {
+    answer(lease(name));
+    return nullptr;
+  }
   std::string problem(const std::string&) const override { return down; }
   std::optional<std::uint64_t> size_bound(const std::string&, const std::string&) const override {
     return bound;
