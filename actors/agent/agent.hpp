@@ -25,6 +25,8 @@ struct AgentLimits {
   Clock::duration retry_max = std::chrono::minutes(1);
   Clock::duration capacity_cache = std::chrono::seconds(10);
   Clock::duration health_cache = std::chrono::seconds(10);
+  Clock::duration first_look =
+      std::chrono::seconds(5);    ///< for whoever asks while the host was never looked at
   std::size_t fan_out = 32;       ///< volumes reconciled at once
   std::size_t volume_queue = 16;  ///< calls waiting per volume
 };

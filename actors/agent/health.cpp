@@ -9,18 +9,6 @@ namespace {
 
 constexpr std::chrono::seconds k_look{10};
 
-std::vector<hostio::HealthItem> look(const AgentContext& context) {
-  std::vector<hostio::HealthItem> items;
-  if (!context.host.runner) return items;
-  const hostio::HostRoots roots{context.config.sysfs_root, context.config.dev_root, context.config.proc_root};
-  const Deadline deadline = Deadline::after(k_look);
-  items = hostio::preflight_target(*context.host.runner, roots, context.config.configfs_root, deadline);
-  std::vector<std::string> groups;
-  for (const LvmBackendConfig& backend : context.config.backends) groups.push_back(backend.volume_group);
-  items.push_back(hostio::preflight_lvm(*context.host.runner, groups, roots, deadline));
-  return items;
-}
-
 hostio::HealthItem state_item(const StateStore& store) {
   const std::size_t corrupt = store.corrupt_marks();
   if (corrupt == 0) return {"state", true, ""};
@@ -32,6 +20,18 @@ hostio::HealthItem state_item(const StateStore& store) {
 
 }  // namespace
 
+std::vector<hostio::HealthItem> look_at_host(const AgentContext& context) {
+  std::vector<hostio::HealthItem> items;
+  if (!context.host.runner) return items;
+  const hostio::HostRoots roots{context.config.sysfs_root, context.config.dev_root, context.config.proc_root};
+  const Deadline deadline = Deadline::after(k_look);
+  items = hostio::preflight_target(*context.host.runner, roots, context.config.configfs_root, deadline);
+  std::vector<std::string> groups;
+  for (const LvmBackendConfig& backend : context.config.backends) groups.push_back(backend.volume_group);
+  items.push_back(hostio::preflight_lvm(*context.host.runner, groups, roots, deadline));
+  return items;
+}
+
 std::vector<hostio::HealthItem> HealthProbe::items(const AgentContext& context) {
   const std::unique_lock looking(looking_, std::try_to_lock);
   {
@@ -39,13 +39,19 @@ std::vector<hostio::HealthItem> HealthProbe::items(const AgentContext& context) 
     const bool fresh = known_ && Clock::now() - at_ < context.limits.health_cache;
     if (fresh || (!looking.owns_lock() && known_)) return items_;
   }
-  if (!looking.owns_lock())
+  if (!looking.owns_lock()) {
+    std::unique_lock lock(data_);
+    if (looked_.wait_for(lock, context.limits.first_look, [this] { return known_; })) return items_;
     return {{"host", false, "the first look at the host has not finished yet; ask again"}};
-  auto items = look(context);
-  const std::lock_guard lock(data_);
-  items_ = items;
-  at_ = Clock::now();
-  known_ = true;
+  }
+  auto items = look_(context);
+  {
+    const std::lock_guard lock(data_);
+    items_ = items;
+    at_ = Clock::now();
+    known_ = true;
+  }
+  looked_.notify_all();
   return items;
 }
 

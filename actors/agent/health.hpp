@@ -1,6 +1,8 @@
 #pragma once
 // Answers about the agent that change nothing. Blocking; run in the health pool.
 
+#include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -9,15 +11,25 @@
 
 namespace pillar::agent {
 
+/// What the agent needs of its host: kernel modules, configfs, volume groups.
+std::vector<hostio::HealthItem> look_at_host(const AgentContext& context);
+
 /// The state of what the agent needs of its host, looked at most once per AgentLimits::health_cache.
 class HealthProbe {
  public:
-  /// The latest items; while another thread is looking, those of before.
+  using Look = std::function<std::vector<hostio::HealthItem>(const AgentContext&)>;
+  explicit HealthProbe(Look look = look_at_host) : look_(std::move(look)) {}
+
+  /// The latest items; while another thread is looking, those of before. Whoever comes during the very first
+  /// look waits for it, up to AgentLimits::first_look, so that an agent that was just started does not count
+  /// as a sick one.
   std::vector<hostio::HealthItem> items(const AgentContext& context);
 
  private:
+  const Look look_;
   std::mutex looking_;
   std::mutex data_;
+  std::condition_variable looked_;
   std::vector<hostio::HealthItem> items_;
   Clock::time_point at_;
   bool known_ = false;

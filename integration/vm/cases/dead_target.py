@@ -172,12 +172,19 @@ def lost_xfs(fx):
 def short_outage(fx):
     """E02: an outage shorter than the controller-loss time costs a writer latency and nothing else."""
     with fx.published("short", "vm", TARGET, size=32 * MIB) as (volume, _):
-        writer = fx.vm.spawn(["sh", "-c", f"for i in $(seq 1000); do echo $i > {TARGET}/n && sync {TARGET}/n || exit 9; "
-                              f"[ -e {TARGET}/stop ] && exit 0; done"], log="short-writer")
+        # What has been synced is noted beside the volume, where it can be read while the volume cannot.
+        fx.vm.sh("rm -f /run/short-*")
+        writer = fx.vm.spawn(["sh", "-c", f"for i in $(seq 10000); do echo $i > {TARGET}/n && sync {TARGET}/n || exit 9; "
+                              "echo $i > /run/short-now; mv /run/short-now /run/short-synced; "
+                              "[ -e /run/short-stop ] && exit 0; done"], log="short-writer")
+
+        def synced():
+            return int(fx.vm.read_text("/run/short-synced") if fx.vm.exists("/run/short-synced") else 0)
+        until(synced, scaled(20), "the writer has begun")
         with severed(fx, volume):
             until(lambda: "live" not in kernel.states(fx.vm, fx.nqn(volume)), scaled(20), "the session is down")
-            before = int(fx.vm.sh(f"cat {TARGET}/n") or 0)
+            before = synced()
         until(lambda: kernel.states(fx.vm, fx.nqn(volume)) == ["live"], scaled(40), "the session is back")
-        until(lambda: int(fx.vm.sh(f"cat {TARGET}/n") or 0) > before, scaled(20), "the writer goes on")
-        fx.vm.sh(f"touch {TARGET}/stop")
+        until(lambda: synced() > before + 1, scaled(20), "the writer goes on")
+        fx.vm.sh("touch /run/short-stop")
         assert_equal(writer.wait(30), 0, "status of the writer")

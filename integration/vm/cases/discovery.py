@@ -1,12 +1,13 @@
 """Who a node is, who is let in, and which device is the volume's."""
 
+import contextlib
 import threading
 
 import grpc
 
 from pillarvm import kernel
 from pillarvm.csi import MIB, assert_code, assert_equal, block_cap, mount_cap
-from pillarvm.driver import PROTOCOL, manifests
+from pillarvm.driver import PROTOCOL
 from pillarvm.registry import case
 from pillarvm.timing import scaled, until
 
@@ -54,28 +55,37 @@ def identity(fx):
     assert_equal(fx.node_csi["vm"].info().node_id, fx.node_ids["vm"], "node id")
 
 
+@contextlib.contextmanager
+def also_listening(vm, nqn, address):
+    """The target also serves the subsystem at `address`, as a storage node that has moved there does."""
+    port = "/sys/kernel/config/nvmet/ports/7777"
+    vm.sh(f"ip addr add {address}/32 dev lo; mkdir {port}; cd {port}; echo tcp > addr_trtype; echo ipv4 > addr_adrfam; "
+          f"echo {address} > addr_traddr; echo 4420 > addr_trsvcid; ln -s ../../subsystems/{nqn} subsystems/{nqn}")
+    try:
+        yield
+    finally:
+        vm.sh(f"rm {port}/subsystems/{nqn}; rmdir {port}; ip addr del {address}/32 dev lo")
+
+
 @case("discovery/moved-agent", fixture="driver", timeout=180)
 def moved_agent(fx):
-    """C12: the storage node gets another address: the next publication names it and the node goes there; a session that waits
-    for the address before is given up for the new one."""
+    """C12: the node goes where publish_context says, and a session that waits for the former address is given up for the new
+    one."""
     vm, target = fx.vm, "/var/lib/kubelet/pods/moved/mount"
     volume = fx.create("moved", 16 * MIB)
-    fx.attach(volume, "vm")
+    context = dict(fx.attach(volume, "vm"))
+    assert_equal(context["pillar-csi.bhyoo.com/address"], vm.ip)
     assert_equal(addresses(vm), [vm.ip], "address of the session")
     vm.sh(f"echo kept > {fx.staging(volume)}/file")
-    fx.detach(volume, "vm")
-    vm.sh(f"ip addr add {MOVED}/32 dev lo")
-    move(fx, MOVED)
-    context = fx.retried(fx.attach, volume, "vm")
-    assert_equal(context["pillar-csi.bhyoo.com/address"], MOVED)
-    assert_equal(addresses(vm), [MOVED], "address of the session after the move")
-    assert_equal(vm.read_text(f"{fx.staging(volume)}/file").strip(), "kept")
+    fx.node_csi["vm"].unstage(volume.volume_id, fx.staging(volume))
 
-    # Published afresh, back at the first address, while the node still has the session to the other one.
-    fx.csi.unpublish(volume.volume_id, fx.node_ids["vm"])
-    move(fx, vm.ip)
-    context = fx.retried(fx.csi.publish, volume, fx.node_ids["vm"])
-    assert_equal(context["pillar-csi.bhyoo.com/address"], vm.ip)
+    with also_listening(vm, fx.nqn(volume), MOVED):
+        fx.stage(volume, "vm", dict(context, **{"pillar-csi.bhyoo.com/address": MOVED}))
+        assert_equal(addresses(vm), [MOVED], "address of the session after the move")
+        assert_equal(vm.read_text(f"{fx.staging(volume)}/file").strip(), "kept")
+
+    # Back at the first address, while the node still has the session to the other one.
+    until(lambda: "live" not in kernel.states(vm, fx.nqn(volume)), scaled(20), "the session is down")
     fx.retried(fx.stage, volume, "vm", context)
     assert_equal(addresses(vm), [vm.ip], "address of the session after the way back")
     fx.mount(volume, "vm", context, target)
@@ -83,15 +93,6 @@ def moved_agent(fx):
     fx.unmount(volume, "vm", target)
     fx.detach(volume, "vm")
     fx.csi.delete(volume.volume_id)
-    vm.sh(f"ip addr del {MOVED}/32 dev lo")
-
-
-def move(fx, address):
-    """The storage node's agent is at `address` from now on, and the controller has seen it there."""
-    fx.apply([each for each in manifests(address) if each["kind"] == "PillarAgent"])
-    until(lambda: fx.get("pa", "storage-1")["status"].get("resolvedAddress") == f"{address}:9500", scaled(30),
-          "the controller knows the agent's new address")
-    fx.wait_class_ready()
 
 
 def addresses(vm):
