@@ -180,21 +180,6 @@ bool misses_export_spec(const VolumeState& record) {
          !record.status.export_spec;
 }
 
-/// Ids of the agent's volumes whose rollback was accepted and not carried out yet.
-std::set<std::string> accepted_rollbacks(const LinkPorts& link, const std::string& agent) {
-  constexpr std::size_t k_page = 500;
-  std::set<std::string> ids;
-  std::optional<std::string> after;
-  for (;;) {
-    const auto page = link.ports.index->page(after, k_page);
-    for (const auto& record : page.items) {
-      if (record->spec.agent_ref == agent && accepted_rollback(*record)) ids.insert(record->spec.volume_id);
-    }
-    if (!page.more) return ids;
-    after = page.items.back()->spec.volume_id;
-  }
-}
-
 /// Sends `records` to the agent and takes in what it says of each export. Fills memory->not_restored.
 Task<Result<void>> reconcile(LinkPorts link, std::shared_ptr<LinkMemory> memory, ListHeader header,
                              std::shared_ptr<const std::vector<VolumeState>> records) {
@@ -420,7 +405,8 @@ Task<RoundOutcome> link_round(OperationContext context, LinkPorts link, std::str
   } else if (Clock::now() - memory->complete_at >= k_resync) {
     auto resyncing = resync(link, memory, agent_name, *health);
     co_await std::move(resyncing);
-  } else if (memory->not_restored.merge(accepted_rollbacks(link, agent_name));
+  } else if (memory->not_restored.merge(
+                 link.ports.index->with_export_reason(agent_name, k_rollback_accepted));
              !memory->not_restored.empty()) {
     auto retrying = retry_exports(link, memory, *health);
     co_await std::move(retrying);

@@ -26,6 +26,12 @@ void drop_one(Map& map, const Key& key, const Value& value) {
   if (found->second.empty()) map.erase(found);
 }
 
+/// Key in by_export_reason_; the reason is empty before there is a condition.
+std::pair<std::string, std::string> export_reason(const crd::VolumeState& state) {
+  const auto* reconciled = crd::find_condition(state.status.conditions, k_export_reconciled);
+  return {state.spec.agent_ref, reconciled == nullptr ? std::string() : reconciled->reason};
+}
+
 }  // namespace
 
 void VolumeIndex::apply(const crd::VolumeState& state) {
@@ -77,6 +83,7 @@ void VolumeIndex::link(const State& state) {
   by_record_[state->metadata.name] = state;
   by_id_[state->spec.volume_id] = state;
   by_agent_[state->spec.agent_ref].insert(state->spec.volume_id);
+  by_export_reason_[export_reason(*state)].insert(state->spec.volume_id);
   for (const auto& origin : {k_origin_store, k_origin_protocol, k_origin_class}) {
     const auto found = state->metadata.annotations.find(std::string(origin));
     if (found != state->metadata.annotations.end()) by_origin_[*found].insert(state->spec.volume_id);
@@ -91,6 +98,7 @@ void VolumeIndex::unlink(const State& state) {
   by_record_.erase(state->metadata.name);
   by_id_.erase(state->spec.volume_id);
   drop_one(by_agent_, state->spec.agent_ref, state->spec.volume_id);
+  drop_one(by_export_reason_, export_reason(*state), state->spec.volume_id);
   for (const auto& origin : {k_origin_store, k_origin_protocol, k_origin_class}) {
     const auto found = state->metadata.annotations.find(std::string(origin));
     if (found != state->metadata.annotations.end())
@@ -176,6 +184,13 @@ void VolumeIndex::release(const Reservation& reservation) {
   const std::lock_guard lock(mutex_);
   drop_one(nodes_of_initiator_, reservation.initiator_id_, reservation.node_id_);
   drop_one(volumes_of_node_, reservation.node_id_, reservation.volume_id_);
+}
+
+std::set<std::string> VolumeIndex::with_export_reason(const std::string& agent,
+                                                      std::string_view reason) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_export_reason_.find({agent, std::string(reason)});
+  return found == by_export_reason_.end() ? std::set<std::string>() : found->second;
 }
 
 VolumeIndex::Counts VolumeIndex::counts() const {

@@ -55,6 +55,8 @@ class VolumeIndex : public std::enable_shared_from_this<VolumeIndex> {
     std::vector<std::string> names;
   };
   Dependents made_from(std::string_view origin, const std::string& value, std::size_t limit) const;
+  /// Ids of the agent's volumes whose condition ExportReconciled has this reason.
+  std::set<std::string> with_export_reason(const std::string& agent, std::string_view reason) const;
   Dependents on_agent_names(const std::string& agent, std::size_t limit) const;
 
   /// Room for one publication, held while its record is being written.
@@ -99,7 +101,8 @@ class VolumeIndex : public std::enable_shared_from_this<VolumeIndex> {
   mutable std::mutex mutex_;
   std::map<std::string, State> by_id_;
   std::map<std::string, State> by_record_;
-  std::map<std::string, std::set<std::string>> by_agent_;                 // agent -> volume ids
+  std::map<std::string, std::set<std::string>> by_agent_;  // agent -> volume ids
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> by_export_reason_;  // agent, reason
   std::map<std::string, std::multiset<std::string>> nodes_of_initiator_;  // host NQN -> node ids
   std::map<std::string, std::multiset<std::string>> volumes_of_node_;     // node id -> volume ids
   std::map<std::pair<std::string, std::string>, std::set<std::string>> by_origin_;

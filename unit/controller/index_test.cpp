@@ -61,6 +61,26 @@ TEST_CASE("index: late news never undo what is known") {
   CHECK(index->page(std::nullopt, 10).items.size() == 1);
 }
 
+TEST_CASE("index: volumes of an agent are found by the state of their export, without a scan") {
+  const auto index = std::make_shared<VolumeIndex>();
+  const auto exported = [](crd::VolumeState state, const std::string& reason) {
+    crd::Condition condition;
+    condition.type = k_export_reconciled;
+    condition.reason = reason;
+    crd::set_condition(state.status.conditions, condition);
+    return state;
+  };
+  index->apply(volume("plain", 1));
+  index->apply(exported(volume("behind", 1), "FenceAhead"));
+  CHECK(index->with_export_reason("store-1", "FenceAhead") == std::set<std::string>{id_of("behind")});
+  CHECK(index->with_export_reason("store-2", "FenceAhead").empty());
+  index->apply(exported(volume("behind", 2), "Reconciled"));
+  CHECK(index->with_export_reason("store-1", "FenceAhead").empty());
+  CHECK(index->with_export_reason("store-1", "Reconciled").size() == 1);
+  index->erase("behind", "uid-behind");
+  CHECK(index->with_export_reason("store-1", "Reconciled").empty());
+}
+
 TEST_CASE("O03: a fresh list drops what has gone, but not what was made meanwhile") {
   const auto index = std::make_shared<VolumeIndex>();
   index->apply(volume("old", 1));
