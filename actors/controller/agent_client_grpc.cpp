@@ -36,6 +36,25 @@ grpc::ChannelArguments channel_arguments() {
   return arguments;
 }
 
+/// gRPC runs callbacks on threads that are joined with the last channel that ever made a call with one. A
+/// call's end may be what drops that channel, on such a thread, which cannot join itself (gRPC 1.51 then
+/// frees its queue twice). A channel that lasts until the program ends, after one call to nowhere, keeps
+/// them.
+void keep_callback_threads() {
+  struct Flight {
+    grpc::ClientContext context;
+    pb::HealthCheckRequest request;
+    pb::HealthCheckResponse response;
+  };
+  static const auto k_nowhere = [] {
+    auto stub = pb::Agent::NewStub(grpc::CreateChannel("unix:/dev/null", grpc::InsecureChannelCredentials()));
+    const auto flight = std::make_shared<Flight>();
+    stub->async()->HealthCheck(&flight->context, &flight->request, &flight->response,
+                               [flight](const grpc::Status&) {});
+    return stub;
+  }();
+}
+
 class GrpcAgentClient final : public AgentClient {
  public:
   GrpcAgentClient(std::string name, std::string target)
@@ -140,6 +159,7 @@ class GrpcAgentClient final : public AgentClient {
 }  // namespace
 
 AgentClientFactory grpc_agent_factory() {
+  keep_callback_threads();
   return [](const std::string& name, const std::string& target) -> std::shared_ptr<AgentClient> {
     return std::make_shared<GrpcAgentClient>(name, target);
   };

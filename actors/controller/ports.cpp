@@ -28,23 +28,39 @@ Result<std::string> EncodedNodeIds::initiator(const std::string& node_id) const 
   return nqn;
 }
 
+namespace {
+
+/// What waits for the end of a synchronisation. Emptied when the wait is over, so that the timer of its
+/// bound, which lasts longer, holds nothing of it.
+struct Place {
+  std::function<void(Result<AgentLease>)> answer;
+  std::shared_ptr<void> queued;
+};
+
+}  // namespace
+
 Task<Result<AgentLease>> lease_agent(runtime::OperationContext context, Ports ports, std::string agent) {
   auto at_once = ports.agents->lease(agent);
   if (at_once) co_return at_once;
   if (auto step = co_await context.step("waiting_for_agent"); !step) co_return tl::unexpected(step.error());
   using Waiting = runtime::Async<Result<AgentLease>>;
   const auto limit = Deadline::after(ports.sync_patience).earlier(context.deadline());
-  auto place = std::make_shared<std::shared_ptr<void>>();
+  auto place = std::make_shared<Place>();
   Waiting::Start start = [ports, agent, limit, place](Waiting::Complete complete) {
-    *place = ports.agents->lease_when_synchronised(agent, complete);
-    if (!*place) return;
-    ports.executor->post_after(limit.left(), [agent, complete] {
-      complete(fail(Reason::agent_unavailable, "agent " + agent + " is still being synchronised; repeat"));
+    place->answer = complete;
+    place->queued = ports.agents->lease_when_synchronised(agent, std::move(complete));
+    if (!place->queued) return;
+    ports.executor->post_after(limit.left(), [agent, weak = std::weak_ptr<Place>(place)] {
+      const auto waiting = weak.lock();
+      if (waiting && waiting->answer)
+        waiting->answer(
+            fail(Reason::agent_unavailable, "agent " + agent + " is still being synchronised; repeat"));
     });
   };
   Waiting waiting(ports.executor, std::move(start));
   auto answer = co_await waiting;
-  place->reset();
+  place->queued.reset();
+  place->answer = nullptr;
   co_return answer;
 }
 

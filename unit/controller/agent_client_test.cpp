@@ -38,6 +38,21 @@ class Environment {
 
 }  // namespace
 
+TEST_CASE("the last client of all may be dropped by the end of a call") {
+  for (int i = 0; i < 20; ++i) {
+    auto client = grpc_agent_factory()("store-1", "unix:/dev/null");
+    auto* const asked = client.get();
+    std::promise<void> ended;
+    asked->call(pb::HealthCheckRequest(), Deadline::after(std::chrono::seconds(20)),
+                [&ended, client = std::move(client)](const Result<pb::HealthCheckResponse>& answer) mutable {
+                  CHECK(answer.error().code == Code::unavailable);
+                  client.reset();
+                  ended.set_value();
+                });
+    ended.get_future().wait();
+  }
+}
+
 TEST_CASE("agents are dialled directly, whatever proxy the environment names") {
   Service service;
   int port = 0;
