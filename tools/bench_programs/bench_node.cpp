@@ -317,6 +317,7 @@ int main(int argc, char** argv) {
   config.node_name = "bench-node";
   config.version = PILLAR_CSI_VERSION;
   config.standalone = true;
+  config.kubelet_dir.clear();  // no mount is made, so nobody has to see one
   tools::Program program;
   program.name = "pillar-bench-node";
   program.description = "pillar-node without a kernel behind it; for tools/bench only";
